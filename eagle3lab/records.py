@@ -1,0 +1,436 @@
+"""The plain records that cross floors: architectures, samples, counts, engine reports, findings."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eagle3lab.reading import Reading
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is, worst first (design order; ``worst`` relies on it)."""
+
+    FAIL = "FAIL"
+    WARN = "WARN"
+    LIMIT = "LIMIT"
+    BLOCKED = "BLOCKED"
+    UNSUPPORTED = "UNSUPPORTED"
+    UNDETERMINED = "UNDETERMINED"
+    NOT_COMPARABLE = "NOT COMPARABLE"
+    INFO = "INFO"
+    PASS = "PASS"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One checked statement.
+
+    Attributes:
+        code: stable, e.g. ``V003``; documented in ``docs/checks.md``.
+        severity: see `Severity`.
+        title: one sentence a colleague can act on.
+        where: file and tensor or key.
+        measured: what was found, numbers included.
+        expected: what would be right.
+        evidence: how it was measured, with its n.
+        remedy: which key in which file to change, or what to rerun; empty when nothing is wrong.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    where: str = ""
+    measured: str = ""
+    expected: str = ""
+    evidence: str = ""
+    remedy: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain strings, in the order of ``check --json``."""
+        return {**asdict(self), "severity": str(self.severity)}
+
+
+def worst(findings: list[Finding]) -> Severity:
+    """The worst severity of ``findings``, PASS when there are none."""
+    return min((f.severity for f in findings), key=lambda s: s.rank, default=Severity.PASS)
+
+
+def by_severity(findings: list[Finding]) -> list[Finding]:
+    """``findings``, worst first, otherwise in their own order."""
+    return sorted(findings, key=lambda f: f.severity.rank)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a file's header says of one tensor: nothing is loaded.
+
+    ``dtype`` is the file's own word (``BF16``, ``F32``, ``I64``, ``BOOL`` …), ``nbytes`` its size there.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: str
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The draft's dimensions, solved from its tensors, and the config as found.
+
+    Attributes:
+        hidden: H, width of the draft (rows of ``fc`` or of the final norm).
+        target_hidden: Ht, width of one target state.
+        aux: A, number of states that ``fc`` takes (1 when there is no ``fc``).
+        heads: query heads.
+        kv_heads: key/value heads.
+        head_dim: d, independent of H.
+        layers: number of decoder layers, counted from tensor names.
+        intermediate: I, MLP width.
+        draft_vocab: Vd, rows of ``lm_head``.
+        vocab: V of the target.
+        eps: RMSNorm epsilon.
+        activation: the MLP's activation, ``silu`` in every known draft.
+        config: the draft's own layer config, flat (speculators' nesting removed), otherwise as found.
+        tensors: canonical names present in the checkpoint.
+        program: the dialect that the files look like, e.g. ``specforge``.
+    """
+
+    hidden: int
+    target_hidden: int
+    aux: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    intermediate: int
+    draft_vocab: int
+    vocab: int
+    eps: float
+    activation: str
+    config: Mapping[str, Any]
+    tensors: frozenset[str]
+    program: str
+
+
+@dataclass(frozen=True)
+class Interpretation:
+    """How one program would run a checkpoint: the Reading, and what it does in silence.
+
+    Attributes:
+        program: engine or trainer, with version and runner where they matter.
+        reading: None when the program would refuse or crash (``refused`` says why).
+        ids: the layer ids in the program's own words, as configured or defaulted.
+        source: where the ids came from (config key, default, run).
+        dropped: tensors of the file it does not use.
+        replaced: what it overwrites, in words.
+        invented: what it makes up, in words.
+        refused: why it would not run, in words.
+        notes: other conventions the user should know, "by reading" where nobody ran it.
+    """
+
+    program: str
+    reading: Reading | None
+    ids: tuple[int, ...] = ()
+    source: str = ""
+    dropped: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Sample:
+    """One recorded conversation.
+
+    Attributes:
+        name: file stem, unique within the case.
+        path: the file, relative to the case.
+        input_ids: int64 [T].
+        loss_mask: uint8 [T], unshifted, 1 on reply tokens.
+        states: boundary k → [T, Ht] in the dtype recorded.
+        final: the final state [T, Ht] where the dump holds one apart from the boundaries, else None.
+        final_norm: ``"pre"`` or ``"post"`` the target's final norm, as the file claims, else ``"none"``.
+        last: L, the boundary that is the last residual, when known.
+        origin: free text about where it came from.
+    """
+
+    name: str
+    path: str
+    input_ids: Tensor
+    loss_mask: Tensor
+    states: dict[int, Tensor]
+    final: Tensor | None = None
+    final_norm: str = "none"
+    last: int | None = None
+    origin: str = ""
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return int(self.input_ids.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Ht."""
+        return int(next(iter(self.states.values())).shape[1])
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The recorded boundaries, ascending."""
+        return tuple(sorted(self.states))
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Reply spans [a, b) of ``loss_mask``, in order."""
+        mask = [0, *(int(bool(m)) for m in self.loss_mask.tolist()), 0]
+        edges = [i for i in range(1, len(mask)) if mask[i] != mask[i - 1]]
+        return [(a - 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Acceptance counts of a greedy chain of K drafts; they add up over samples, rates come later.
+
+    Attributes:
+        steps: K.
+        scored: rows scored at each step (design section 6), K numbers.
+        correct: of those, draft token equal to the recorded one; out-of-vocabulary targets are misses.
+        covered: of those, recorded token inside the draft vocab.
+        joint: of those, right at this and every earlier step.
+        rounds: verify rounds of the engine's walk.
+        accepted: drafts accepted in them.
+        per_position: rounds in which at least j+1 drafts were accepted, K numbers.
+        histogram: rounds by number accepted, K+1 numbers.
+    """
+
+    steps: int
+    scored: tuple[int, ...]
+    correct: tuple[int, ...]
+    covered: tuple[int, ...]
+    joint: tuple[int, ...]
+    rounds: int
+    accepted: int
+    per_position: tuple[int, ...]
+    histogram: tuple[int, ...]
+
+    @classmethod
+    def zero(cls, steps: int) -> Counts:
+        """Counts of nothing, the neutral element of ``+``."""
+        none = (0,) * steps
+        return cls(steps, none, none, none, none, 0, 0, none, (0,) * (steps + 1))
+
+    def __add__(self, other: Counts) -> Counts:
+        """Counts of both; K must agree."""
+        if self.steps != other.steps:
+            raise ValueError(f"counts of {self.steps} and of {other.steps} steps do not add up")
+        mine, theirs = vars(self), vars(other)
+        summed = {
+            key: tuple(a + b for a, b in zip(value, theirs[key], strict=True))
+            if isinstance(value, tuple)
+            else value + theirs[key]
+            for key, value in mine.items()
+            if key != "steps"
+        }
+        return Counts(steps=self.steps, **summed)
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        """Marginal accuracy per step over the scored rows (NaN where none)."""
+        return _rates(self.correct, self.scored)
+
+    @property
+    def cumulative(self) -> tuple[float, ...]:
+        """Per-position acceptance over the walk's rounds, as vLLM prints it: cumulative."""
+        return _rates(self.per_position, (self.rounds,) * self.steps)
+
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """Per-position acceptance given that the position before was accepted."""
+        return _rates(self.per_position, (self.rounds, *self.per_position[:-1]))
+
+    @property
+    def accept_length(self) -> float:
+        """Tokens a round, bonus token included: 1 + accepted / rounds (NaN without rounds)."""
+        return 1 + self.accepted / self.rounds if self.rounds else float("nan")
+
+
+def _rates(hits: tuple[int, ...], of: tuple[int, ...]) -> tuple[float, ...]:
+    return tuple(h / n if n else float("nan") for h, n in zip(hits, of, strict=True))
+
+
+@dataclass(frozen=True)
+class RequestReport:
+    """What the engine said of one request.
+
+    Attributes:
+        prompt_ids: the prompt's tokens, empty when the engine did not give them.
+        token_ids: the reply's tokens, likewise.
+        accepted: drafts accepted at each verify step.
+        drafted: drafts offered at each verify step.
+        finish: the engine's finish reason.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...]
+    finish: str = ""
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """What an engine reported of one serving run, as counts, and which file said so.
+
+    Attributes:
+        engine: ``vllm``, ``sglang`` …
+        source: the kind of evidence used, best first: ``counters``, ``responses``, ``log``.
+        files: the files read, relative to the case.
+        steps: K, drafts a round, None when not said.
+        drafts: verify rounds that had at least one draft.
+        drafted: draft tokens offered.
+        accepted: draft tokens accepted.
+        per_position: accepted counts per position (cumulative), empty when not said.
+        requests: per-request reports, empty when not said.
+        ids: aux layer ids the engine says it captured, in its own numbering.
+        version: the engine's version as it says it.
+        throughput: generation tokens/s as printed by the engine (busy intervals), empty when not said.
+        notes: what the numbers leave out, in words.
+        reported_length: the engine's own printed mean accept length, bonus included, where it gave no counts.
+    """
+
+    engine: str
+    source: str
+    files: tuple[str, ...]
+    steps: int | None = None
+    drafts: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    per_position: tuple[int, ...] = ()
+    requests: tuple[RequestReport, ...] = ()
+    ids: tuple[int, ...] = ()
+    version: str = ""
+    throughput: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    reported_length: float | None = None
+
+    @property
+    def accept_length(self) -> float | None:
+        """1 + accepted / drafts, the lab's definition, or None when the engine gave no counts."""
+        return 1 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
+
+    @property
+    def cumulative(self) -> tuple[float, ...]:
+        """Per-position acceptance, cumulative, or () when not said."""
+        return tuple(n / self.drafts for n in self.per_position) if self.drafts else ()
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its interval and how that was made."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One reading tried by the search, with its score on the rows it was tried on."""
+
+    reading: Reading
+    correct: int
+    scored: int
+    loglik: float
+
+    @property
+    def accuracy(self) -> float:
+        """Step-0 accuracy over the rows tried."""
+        return self.correct / self.scored if self.scored else float("nan")
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """What a search over readings found.
+
+    Attributes:
+        fitted: the best reading.
+        ties: readings that the rows cannot tell from the best one (paired interval holds 0).
+        margin: accuracy of the best minus that of the best reading that is not a tie, paired.
+        ranking: every candidate that reached the last round, best first, all on the same rows.
+        path: each accepted change as (field, from, to, gain), in order.
+        undetermined: fields of the reading on which the ties differ, or that cannot be seen at all.
+        tried: number of readings tried.
+        matrix: accuracy by (slot, boundary) with the other slots as fitted.
+        evidence: rows and samples used, in words.
+        fits: False when even the best predicts no better than ``floor``.
+        floor: accuracy that a draft fed shuffled states reaches on the same rows.
+    """
+
+    fitted: Reading
+    ties: tuple[Reading, ...]
+    margin: Interval
+    ranking: tuple[Candidate, ...]
+    path: tuple[tuple[str, str, str, float], ...]
+    undetermined: tuple[str, ...]
+    tried: int
+    matrix: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    evidence: str = ""
+    fits: bool = True
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServingRun:
+    """One ``[[serving]]`` table of the case: which engine ran the draft, how, and what it left behind.
+
+    Attributes:
+        name: how the user calls the run.
+        engine: ``vllm``, ``sglang`` …; ``""`` when not said.
+        version: as the user wrote it, e.g. ``0.32.0``; ``""`` for the newest the lab knows.
+        runner: vLLM's model runner, ``v1`` or ``v2``; ``""`` when not said.
+        aux_ids: layer ids in the engine's own numbering; None as the draft's config says.
+        steps: K, drafts a round (SGLang: ``--speculative-num-steps``); 0 for a run without speculation.
+        topk: SGLang's ``--speculative-eagle-topk``; 1 is a chain.
+        draft_tokens: SGLang's ``--speculative-num-draft-tokens`` (root included).
+        log: the server's log, relative to the case.
+        metrics: Prometheus texts, before and after, relative to the case.
+        responses: JSON lines of responses, relative to the case.
+        seconds: wall time of the run, None when unknown.
+        tokens: tokens generated in it, None when unknown.
+        dump: states the engine recorded: ``{"path": …, "boundaries": […]}``, empty when none.
+    """
+
+    name: str
+    engine: str = ""
+    version: str = ""
+    runner: str = ""
+    aux_ids: tuple[int, ...] | None = None
+    steps: int | None = None
+    topk: int = 1
+    draft_tokens: int | None = None
+    log: str | None = None
+    metrics: tuple[str, ...] = ()
+    responses: str | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    dump: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def speculative(self) -> bool:
+        """False for a baseline without speculation."""
+        return self.steps != 0
