@@ -87,8 +87,12 @@ class Draft:
 
     def __init__(self, path: Path, target_hidden: int | None = None, vocab: int | None = None):
         if not path.is_dir():
-            raise BadFile(path, "no such folder; check [draft] path in case.toml" if not path.exists()
-                          else "a file; expected the draft's folder with config.json and its tensors")
+            raise BadFile(
+                path,
+                "no such folder; check [draft] path in case.toml"
+                if not path.exists()
+                else "a file; expected the draft's folder with config.json and its tensors",
+            )
         self.path = path
         self.raw_config = read_json(path / "config.json")
         nested = "transformer_layer_config" in self.raw_config
@@ -162,7 +166,9 @@ class Draft:
         ]
         if faults:
             listing = ", ".join(sorted(self.tensors))
-            raise BadFile(self.tensors.path, [*faults, f"found: {listing}; export the draft again with its own trainer"])
+            raise BadFile(
+                self.tensors.path, [*faults, f"found: {listing}; export the draft again with its own trainer"]
+            )
         return stored
 
     def _wants_fc(self) -> bool:
@@ -177,8 +183,9 @@ class Draft:
         ]
         hidden = (self.shape("norm.weight") or (0,))[0]
         if isinstance(config.get("hidden_size"), int) and config["hidden_size"] != hidden:
-            faults.append(f"key 'hidden_size' is {config['hidden_size']}, but norm.weight has {hidden} entries; "
-                          f"expected {hidden}")
+            faults.append(
+                f"key 'hidden_size' is {config['hidden_size']}, but norm.weight has {hidden} entries; expected {hidden}"
+            )
         head_rows, vocab_size = self._draft_vocab_fault(faults)
         if faults:
             raise BadFile(file, faults)
@@ -219,7 +226,7 @@ class Draft:
         if stated is None and rows != vocab_size:
             faults.append(
                 f"key 'draft_vocab_size' is missing, but lm_head.weight has {rows} rows and vocab_size is {vocab_size}; "
-                f"add \"draft_vocab_size\": {rows} (vLLM would take {vocab_size}, SGLang would stop)"
+                f'add "draft_vocab_size": {rows} (vLLM would take {vocab_size}, SGLang would stop)'
             )
         elif stated is not None and rows != stated:
             faults.append(f"key 'draft_vocab_size' is {stated}, but lm_head.weight has {rows} rows; expected {rows}")

@@ -8,6 +8,7 @@ up to t and the chain's own keys of steps 1 … k: exactly what decoding with a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -15,19 +16,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle3lab import rope
-from eagle3lab.draft import Draft
-from eagle3lab.errors import BadFile, BadShape, Blocked
+from eagle3lab.attention import Attention
+from eagle3lab.errors import Blocked
+from eagle3lab.model import Model
 from eagle3lab.norms import rms_norm
-from eagle3lab.reading import FINAL, Aux, Reading
+from eagle3lab.reading import Reading
 from eagle3lab.records import Sample
-from eagle3lab.target import Target
 from eagle3lab.trace import trace
 from eagle3lab.vocab import VocabMap
 
 CHUNK_BYTES = 64 * 2**20
-"""Bound on attention scores and on logits held at once."""
+"""Bound on logits held at once."""
 
-ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"silu": F.silu, "gelu": F.gelu, "relu": F.relu}
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Step:
         truth: int64 [R], the recorded token to be predicted, -1 past the end.
         truth_logprob: float32 [R], its log-probability; -inf outside the draft vocab, NaN past the end.
         truth_rank: int64 [R], 0 for the best; -1 outside the draft vocab or past the end.
-        entropy: float32 [R], of the draft's distribution, nats.
+        entropy: float32 [R], of the draft's distribution in nats, when kept.
         hidden: [R, H] state handed on, when kept.
         logits: float32 [R, Vd], when kept.
     """
@@ -54,7 +55,7 @@ class Step:
     truth: Tensor
     truth_logprob: Tensor
     truth_rank: Tensor
-    entropy: Tensor
+    entropy: Tensor | None = None
     hidden: Tensor | None = None
     logits: Tensor | None = None
 
@@ -79,141 +80,6 @@ class Rollout:
         return sum(int((s.top_ids[:, 0] < 0).sum()) for s in self.steps)
 
 
-class Model:
-    """A draft's weights, loaded once in one dtype on one device, for any Reading.
-
-    Args:
-        draft: the checkpoint.
-        target: needed where the reading takes the target's embedding, head or final norm.
-        device: torch device; the CPU result is deterministic.
-    """
-
-    def __init__(self, draft: Draft, target: Target | None = None, device: str = "cpu"):
-        self.draft, self.target = draft, target
-        self.device = torch.device(device)
-        self._weights: dict[tuple[str, torch.dtype], Tensor] = {}
-
-    def weight(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The canonical tensor in ``dtype`` on the device, cached."""
-        key = (name, dtype)
-        if key not in self._weights:
-            self._weights[key] = self.draft.weight(name).to(self.device, dtype)
-        return self._weights[key]
-
-    def optional(self, name: str, reading: Reading, dtype: torch.dtype) -> Tensor | None:
-        """The tensor, or None when the file lacks it or the reading drops it."""
-        return self.weight(name, dtype) if name in self.draft and name not in reading.dropped else None
-
-    def embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
-        """Embedding rows of target ids ``tokens`` [R] → [R, H]."""
-        if reading.embedding == "own":
-            table = self.draft.weight("embed_tokens.weight")
-            if int(tokens.max()) >= len(table):
-                raise BadFile(self.draft.path, f"embed_tokens.weight has {len(table)} rows, token {int(tokens.max())} is asked")
-            rows = table[tokens.cpu()]
-        else:
-            rows = self._need_target("its embedding rows").embedding(tokens.cpu())
-        if rows.shape[-1] != self.draft.arch.hidden:
-            raise BadShape(
-                "embedding", f"the target's rows are {rows.shape[-1]} wide", f"the draft takes H = {self.draft.arch.hidden}",
-                ["draft and target differ in width, so the draft must carry its own embed_tokens: export it with them"],
-            )
-        return rows.to(self.device, dtype)
-
-    def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
-        """``lm_head`` [Vd, H]: the draft's own, or the target's rows of the draft vocab."""
-        if reading.head == "own":
-            return self.weight("lm_head.weight", dtype)
-        key = ("target lm_head", dtype)
-        if key not in self._weights:
-            hot = self.vocab_map(reading).hot_token_id
-            self._weights[key] = self._need_target("its lm_head rows").head(hot).to(self.device, dtype)
-        return self._weights[key]
-
-    def vocab_map(self, reading: Reading) -> VocabMap:
-        """The draft's map as the reading reads it."""
-        return self.draft.vocab_map(reading.vocab_map)
-
-    def aux_states(self, sample: Sample, aux: Aux) -> list[Tensor]:
-        """The recorded states ``aux`` names, each [T, Ht], as stored.
-
-        Raises:
-            Blocked: one is not recorded; the text lists those that are.
-        """
-        missing = [k for k in aux if k != FINAL and k not in sample.states]
-        if missing:
-            raise Blocked(
-                f"{sample.path}: boundaries {missing} are not recorded; found {list(sample.boundaries)}. "
-                "Record them, or choose others"
-            )
-        return [self.final_state(sample) if k == FINAL else sample.states[int(k)] for k in aux]
-
-    def final_state(self, sample: Sample) -> Tensor:
-        """The target's post-norm final state [T, Ht], from the form that is recorded."""
-        if sample.final is not None and sample.final_norm == "post":
-            return sample.final
-        last = sample.final if sample.final is not None else sample.states.get(sample.last or -1)
-        if last is None:
-            raise Blocked(f"{sample.path}: no final state is recorded; record the last residual or the final state")
-        target = self._need_target("its final norm")
-        return rms_norm(last, target.norm_weight.to(last.dtype), target.eps)
-
-    def _need_target(self, what: str) -> Target:
-        if self.target is None:
-            raise Blocked(f"the draft at {self.draft.path.name} needs the target for {what}; give [target] in case.toml")
-        return self.target
-
-    def fuse(self, states: list[Tensor], reading: Reading, dtype: torch.dtype) -> Tensor:
-        """Aux states, each [R, Ht], → the draft's first hidden state [R, H]."""
-        parts = [s.to(self.device, dtype) for s in states]
-        eps = self.draft.arch.eps
-        if reading.aux_norm == "fc_norm":
-            parts = [rms_norm(p, self.weight(f"fc_norm.{i}.weight", dtype), eps) for i, p in enumerate(parts)]
-        g = torch.cat(parts, -1)  # [R, A*Ht]
-        if reading.aux_norm == "input_norm":
-            g = rms_norm(g, self.weight("input_norm.weight", dtype), eps)
-        if reading.fc == "skipped":
-            return g
-        return F.linear(g, self.weight("fc.weight", dtype), self.optional("fc.bias", reading, dtype))  # [R, H]
-
-
-class _Attention:
-    """Keys and values of one layer: step-0 rows, then each chain's own."""
-
-    def __init__(self) -> None:
-        self.base: tuple[Tensor, Tensor] | None = None  # [nkv, T0, d] each
-        self.chain: list[tuple[Tensor, Tensor]] = []  # [nkv, R, d] each, one a later step
-
-    def keep(self, mask: Tensor) -> None:
-        """Drops chains whose row ends."""
-        self.chain = [(k[:, mask], v[:, mask]) for k, v in self.chain]
-
-    def attend(self, q: Tensor, rows: Tensor, window: int | None) -> Tensor:
-        """q [nh, R, d] of the chains that start at ``rows`` [R] (ascending) → [R, nh*d]."""
-        assert self.base is not None
-        keys, values = self.base
-        kv_heads, dim = keys.shape[0], q.shape[-1]
-        grouped = q.unflatten(0, (kv_heads, -1)) * dim**-0.5  # [nkv, g, R, d]
-        size = max(1, CHUNK_BYTES // (4 * q.shape[0] * max(keys.shape[1], 1)))
-        out = []
-        for at in torch.arange(len(rows)).split(size):
-            take, places = grouped[:, :, at], rows[at]
-            upto = int(places[-1]) + 1
-            scores = take @ keys[:, None, :upto].transpose(-1, -2)  # [nkv, g, r, upto]
-            position = torch.arange(upto, device=rows.device)
-            hidden = position > places[:, None]
-            if window is not None:
-                hidden |= position <= places[:, None] + len(self.chain) - window
-            scores = scores.masked_fill(hidden, float("-inf"))
-            own = [(take * k[:, None, at]).sum(-1, keepdim=True) for k, _ in self.chain]  # [nkv, g, r, 1] each
-            weights = torch.cat([scores, *own], -1).float().softmax(-1).to(q.dtype)
-            mixed = weights[..., :upto] @ values[:, None, :upto]  # [nkv, g, r, d]
-            for i, (_, v) in enumerate(self.chain):
-                mixed = mixed + weights[..., upto + i : upto + i + 1] * v[:, None, at]
-            out.append(mixed.permute(2, 0, 1, 3).flatten(1))  # [r, nh*d]
-        return torch.cat(out) if out else q.new_empty(0, q.shape[0] * dim)
-
-
 def rollout(
     model: Model,
     sample: Sample,
@@ -236,7 +102,7 @@ def rollout(
         rows: rows to follow, ascending; all T-1 when None. Keys always come from all rows.
         fed: ``recorded`` feeds the recorded tokens (training's way), ``self`` the draft's own (the engine's).
         topk: drafts kept per row.
-        keep: any of ``hidden``, ``logits``.
+        keep: any of ``hidden``, ``logits``, ``entropy``.
         fused: the fused states [T-shift, H] where the caller has them already (search does).
 
     Returns:
@@ -257,7 +123,7 @@ def rollout(
     chosen = chosen[chosen < count]
     tokens = sample.input_ids.long().to(model.device)
     fed_tokens = tokens[reading.shift : reading.shift + count]  # [T0]
-    caches = [_Attention() for _ in range(model.draft.arch.layers)]
+    caches = [Attention() for _ in range(model.draft.arch.layers)]
     vocab = model.vocab_map(reading)
     result = Rollout(sample.name, reading, fed)
     hidden, at = fused, everything
@@ -276,7 +142,7 @@ def rollout(
             hidden = normed if reading.feedback == "post_norm" else out
             truth = _recorded(tokens, at + 1 + reading.shift + k)
             source = normed if reading.head_norm == "applied" else out
-            step = _read_out(model, reading, vocab, source, at, fed_tokens, truth, topk, "logits" in keep, dtype)
+            step = _read_out(model, reading, vocab, source, at, fed_tokens, truth, topk, keep, dtype)
             step.hidden = hidden if "hidden" in keep else None
             result.steps.append(step)
     return result
@@ -287,7 +153,7 @@ def _recorded(tokens: Tensor, places: Tensor) -> Tensor:
     return torch.where(inside, tokens[places.clamp(max=len(tokens) - 1)], torch.full_like(places, -1))
 
 
-def _layers(model: Model, reading: Reading, caches: list[_Attention], hidden: Tensor, tokens: Tensor, at: Tensor,
+def _layers(model: Model, reading: Reading, caches: list[Attention], hidden: Tensor, tokens: Tensor, at: Tensor,
             step: int, chosen: Tensor, dtype: torch.dtype) -> Tensor:  # fmt: skip
     """All decoder layers for the rows ``at``; at step 0 the last layer answers for ``chosen`` rows only."""
     arch = model.draft.arch
@@ -297,7 +163,9 @@ def _layers(model: Model, reading: Reading, caches: list[_Attention], hidden: Te
         if i == 0:
             state = rms_norm(hidden, model.weight(p + "hidden_norm.weight", dtype), eps)
             token = rms_norm(
-                model.embedding(tokens, reading, dtype), model.weight(p + "input_layernorm.weight", dtype), eps
+                model.embedding(tokens, reading, dtype),
+                model.weight(p + "input_layernorm.weight", dtype),
+                eps,
             )
             x = torch.cat((token, state), -1)  # [R, 2H], embedding first
             residual = state if reading.residual == "post_norm" else hidden
@@ -324,7 +192,9 @@ def _layers(model: Model, reading: Reading, caches: list[_Attention], hidden: Te
     return hidden
 
 
-def _project(model: Model, reading: Reading, prefix: str, which: str, x: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+def _project(
+    model: Model, reading: Reading, prefix: str, which: str, x: Tensor, heads: int, dtype: torch.dtype
+) -> Tensor:
     name = f"{prefix}self_attn.{which}_proj."
     out = F.linear(x, model.weight(name + "weight", dtype), model.optional(name + "bias", reading, dtype))
     out = out.unflatten(-1, (heads, -1)).transpose(0, 1)  # [heads, R, d]
@@ -338,14 +208,17 @@ def _mlp(model: Model, reading: Reading, prefix: str, x: Tensor, dtype: torch.dt
         raise Blocked(f"config.json: hidden_act {name!r} is not known; known: {', '.join(ACTIVATIONS)}")
     act = ACTIVATIONS[name]
     gate, up, down = (
-        (model.weight(f"{prefix}{p}_proj.weight", dtype), model.optional(f"{prefix}{p}_proj.bias", reading, dtype))
+        (
+            model.weight(f"{prefix}{p}_proj.weight", dtype),
+            model.optional(f"{prefix}{p}_proj.bias", reading, dtype),
+        )
         for p in ("gate", "up", "down")
     )
     return F.linear(act(F.linear(x, *gate)) * F.linear(x, *up), *down)  # [R, H]
 
 
 def _read_out(model: Model, reading: Reading, vocab: VocabMap, normed: Tensor, rows: Tensor, tokens: Tensor,
-              truth: Tensor, topk: int, keep_logits: bool, dtype: torch.dtype) -> Step:  # fmt: skip
+              truth: Tensor, topk: int, keep: tuple[str, ...], dtype: torch.dtype) -> Step:  # fmt: skip
     """Logits in chunks of rows, reduced to what is asked; they never exist whole unless kept."""
     head = model.head(reading, dtype)  # [Vd, H]
     hot = vocab.hot_token_id.to(head.device)
@@ -354,18 +227,26 @@ def _read_out(model: Model, reading: Reading, vocab: VocabMap, normed: Tensor, r
     parts = []
     for x, goal in zip(normed.split(size), wanted.split(size), strict=True):
         logits = F.linear(x, head).float() * reading.logit_scale  # [r, Vd]
-        logprobs = logits.log_softmax(-1)
-        best = logprobs.topk(min(topk, logprobs.shape[-1]), -1)
-        goal_logprob = logprobs.gather(-1, goal.clamp(min=0)[:, None])[:, 0]
-        rank = (logprobs > goal_logprob[:, None]).sum(-1)
-        entropy = torch.special.entr(logprobs.exp()).sum(-1)
-        sound = logits.isfinite().all(-1)
-        ids = torch.where(sound[:, None], hot[best.indices], -1)
-        parts.append((ids, best.values, torch.where(goal >= 0, goal_logprob, float("-inf")),
-                      torch.where((goal >= 0) & sound, rank, -1), entropy, logits if keep_logits else logits[:, :0]))
+        total = logits.logsumexp(-1, keepdim=True)  # [r, 1]; not finite as soon as one logit is NaN or +inf
+        best = logits.topk(min(topk, logits.shape[-1]), -1)
+        aim = logits.gather(-1, goal.clamp(min=0)[:, None])  # [r, 1]
+        known, sound = goal >= 0, total[:, 0].isfinite()
+        entropy = (
+            torch.special.entr((logits - total).exp()).sum(-1) if "entropy" in keep else total.new_empty(len(x), 0)
+        )
+        parts.append((
+            torch.where(sound[:, None], hot[best.indices], -1),
+            best.values - total,
+            torch.where(known, (aim - total)[:, 0], float("-inf")),
+            torch.where(known & sound, (logits > aim).sum(-1), -1),
+            entropy,
+            logits if "logits" in keep else logits[:, :0],
+        ))  # fmt: skip
     if not parts:
         raise Blocked("the sample is too short: no row is left at this step; choose fewer steps or a longer sample")
     ids, values, goal_logprob, rank, entropy, logits = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
-    past = truth.cpu() < 0
-    return Step(rows.cpu(), tokens.cpu(), ids, values, truth.cpu(), goal_logprob.masked_fill(past, float("nan")),
-                rank, entropy, logits=logits if keep_logits else None)  # fmt: skip
+    return Step(
+        rows=rows.cpu(), tokens=tokens.cpu(), top_ids=ids, top_logprobs=values, truth=truth.cpu(),
+        truth_logprob=goal_logprob.masked_fill(truth.cpu() < 0, float("nan")), truth_rank=rank,
+        entropy=entropy if "entropy" in keep else None, logits=logits if "logits" in keep else None,
+    )  # fmt: skip

@@ -61,12 +61,12 @@ class Reading:
         residual: the layer's residual is taken ``pre_norm`` or ``post_norm`` (of ``hidden_norm``).
         feedback: state handed to the next draft step, before (``pre_norm``) or after the final norm.
         head_norm: final norm before ``lm_head``: ``applied`` or ``skipped``.
-        second_norm: the norm that feeds attention in layers after the first.
+        second_norm: the norm that feeds attention in layers after the first (of no account with one layer).
         embedding: the draft's ``own`` table or the ``target``'s.
         head: likewise for ``lm_head``.
         vocab_map: how ``d2t`` is read: ``offsets``, ``ids``, ``identity`` (not applied), or rebuilt from ``t2d``.
         rope: see `Rope`.
-        dropped: tensors of the file that the program does not use.
+        dropped: tensors of the file that the program does not use (t2d apart, which no program uses to draft).
         shift: the row of position t joins the token at t + shift (1 in every sound dump).
         window: sliding attention window in tokens, None for full attention.
         logit_scale: factor on the draft's logits.
@@ -145,7 +145,9 @@ class Reading:
         if "aux" not in plain:
             raise ValueError("reading: field 'aux' is missing; give the boundaries, e.g. [0, 15, 27]")
         rope["scaling"] = tuple(sorted((rope.get("scaling") or {}).items()))
-        values = {key: tuple(v) if isinstance(v, list) else v for key, v in plain.items() if key != "rope"}
+        values: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in plain.items() if key != "rope"
+        }
         return cls(**values, rope=Rope(**rope))
 
     def to_json(self) -> str:
@@ -158,9 +160,10 @@ class Reading:
         return cls.from_dict(json.loads(text))
 
     def __str__(self) -> str:
-        """What differs from the plainest EAGLE-3 reading, aux first."""
-        rest = Reading(aux=self.aux).words(self)
-        return f"aux {show(self.aux)}" + (f"; {rest}" if rest else "")
+        """The boundaries, then whatever differs from the plainest EAGLE-3 reading."""
+        quiet = ("rope.limit", "rope.rule", "dropped")
+        rest = [f"{k} {show(mine)}" for k, (mine, _) in self.diff(Reading(aux=self.aux)).items() if k not in quiet]
+        return ", ".join([f"aux {show(self.aux)}", *rest])
 
 
 def show(value: Any) -> str:

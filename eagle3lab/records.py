@@ -201,143 +201,6 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Acceptance counts of a greedy chain of K drafts; they add up over samples, rates come later.
-
-    Attributes:
-        steps: K.
-        scored: rows scored at each step (design section 6), K numbers.
-        correct: of those, draft token equal to the recorded one; out-of-vocabulary targets are misses.
-        covered: of those, recorded token inside the draft vocab.
-        joint: of those, right at this and every earlier step.
-        rounds: verify rounds of the engine's walk.
-        accepted: drafts accepted in them.
-        per_position: rounds in which at least j+1 drafts were accepted, K numbers.
-        histogram: rounds by number accepted, K+1 numbers.
-    """
-
-    steps: int
-    scored: tuple[int, ...]
-    correct: tuple[int, ...]
-    covered: tuple[int, ...]
-    joint: tuple[int, ...]
-    rounds: int
-    accepted: int
-    per_position: tuple[int, ...]
-    histogram: tuple[int, ...]
-
-    @classmethod
-    def zero(cls, steps: int) -> Counts:
-        """Counts of nothing, the neutral element of ``+``."""
-        none = (0,) * steps
-        return cls(steps, none, none, none, none, 0, 0, none, (0,) * (steps + 1))
-
-    def __add__(self, other: Counts) -> Counts:
-        """Counts of both; K must agree."""
-        if self.steps != other.steps:
-            raise ValueError(f"counts of {self.steps} and of {other.steps} steps do not add up")
-        mine, theirs = vars(self), vars(other)
-        summed = {
-            key: tuple(a + b for a, b in zip(value, theirs[key], strict=True))
-            if isinstance(value, tuple)
-            else value + theirs[key]
-            for key, value in mine.items()
-            if key != "steps"
-        }
-        return Counts(steps=self.steps, **summed)
-
-    @property
-    def accuracy(self) -> tuple[float, ...]:
-        """Marginal accuracy per step over the scored rows (NaN where none)."""
-        return _rates(self.correct, self.scored)
-
-    @property
-    def cumulative(self) -> tuple[float, ...]:
-        """Per-position acceptance over the walk's rounds, as vLLM prints it: cumulative."""
-        return _rates(self.per_position, (self.rounds,) * self.steps)
-
-    @property
-    def conditional(self) -> tuple[float, ...]:
-        """Per-position acceptance given that the position before was accepted."""
-        return _rates(self.per_position, (self.rounds, *self.per_position[:-1]))
-
-    @property
-    def accept_length(self) -> float:
-        """Tokens a round, bonus token included: 1 + accepted / rounds (NaN without rounds)."""
-        return 1 + self.accepted / self.rounds if self.rounds else float("nan")
-
-
-def _rates(hits: tuple[int, ...], of: tuple[int, ...]) -> tuple[float, ...]:
-    return tuple(h / n if n else float("nan") for h, n in zip(hits, of, strict=True))
-
-
-@dataclass(frozen=True)
-class RequestReport:
-    """What the engine said of one request.
-
-    Attributes:
-        prompt_ids: the prompt's tokens, empty when the engine did not give them.
-        token_ids: the reply's tokens, likewise.
-        accepted: drafts accepted at each verify step.
-        drafted: drafts offered at each verify step.
-        finish: the engine's finish reason.
-    """
-
-    prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    accepted: tuple[int, ...]
-    drafted: tuple[int, ...]
-    finish: str = ""
-
-
-@dataclass(frozen=True)
-class EngineReport:
-    """What an engine reported of one serving run, as counts, and which file said so.
-
-    Attributes:
-        engine: ``vllm``, ``sglang`` …
-        source: the kind of evidence used, best first: ``counters``, ``responses``, ``log``.
-        files: the files read, relative to the case.
-        steps: K, drafts a round, None when not said.
-        drafts: verify rounds that had at least one draft.
-        drafted: draft tokens offered.
-        accepted: draft tokens accepted.
-        per_position: accepted counts per position (cumulative), empty when not said.
-        requests: per-request reports, empty when not said.
-        ids: aux layer ids the engine says it captured, in its own numbering.
-        version: the engine's version as it says it.
-        throughput: generation tokens/s as printed by the engine (busy intervals), empty when not said.
-        notes: what the numbers leave out, in words.
-        reported_length: the engine's own printed mean accept length, bonus included, where it gave no counts.
-    """
-
-    engine: str
-    source: str
-    files: tuple[str, ...]
-    steps: int | None = None
-    drafts: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    per_position: tuple[int, ...] = ()
-    requests: tuple[RequestReport, ...] = ()
-    ids: tuple[int, ...] = ()
-    version: str = ""
-    throughput: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-    reported_length: float | None = None
-
-    @property
-    def accept_length(self) -> float | None:
-        """1 + accepted / drafts, the lab's definition, or None when the engine gave no counts."""
-        return 1 + self.accepted / self.drafts if self.drafts and self.accepted is not None else None
-
-    @property
-    def cumulative(self) -> tuple[float, ...]:
-        """Per-position acceptance, cumulative, or () when not said."""
-        return tuple(n / self.drafts for n in self.per_position) if self.drafts else ()
-
-
-@dataclass(frozen=True)
 class Interval:
     """A number with its interval and how that was made."""
 
@@ -376,6 +239,7 @@ class ScanResult:
         undetermined: fields of the reading on which the ties differ, or that cannot be seen at all.
         tried: number of readings tried.
         matrix: accuracy by (slot, boundary) with the other slots as fitted.
+        matrix_rows: rows behind each cell of ``matrix``.
         evidence: rows and samples used, in words.
         fits: False when even the best predicts no better than ``floor``.
         floor: accuracy that a draft fed shuffled states reaches on the same rows.
@@ -389,48 +253,7 @@ class ScanResult:
     undetermined: tuple[str, ...]
     tried: int
     matrix: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    matrix_rows: int = 0
     evidence: str = ""
     fits: bool = True
     floor: float = 0.0
-
-
-@dataclass(frozen=True)
-class ServingRun:
-    """One ``[[serving]]`` table of the case: which engine ran the draft, how, and what it left behind.
-
-    Attributes:
-        name: how the user calls the run.
-        engine: ``vllm``, ``sglang`` …; ``""`` when not said.
-        version: as the user wrote it, e.g. ``0.32.0``; ``""`` for the newest the lab knows.
-        runner: vLLM's model runner, ``v1`` or ``v2``; ``""`` when not said.
-        aux_ids: layer ids in the engine's own numbering; None as the draft's config says.
-        steps: K, drafts a round (SGLang: ``--speculative-num-steps``); 0 for a run without speculation.
-        topk: SGLang's ``--speculative-eagle-topk``; 1 is a chain.
-        draft_tokens: SGLang's ``--speculative-num-draft-tokens`` (root included).
-        log: the server's log, relative to the case.
-        metrics: Prometheus texts, before and after, relative to the case.
-        responses: JSON lines of responses, relative to the case.
-        seconds: wall time of the run, None when unknown.
-        tokens: tokens generated in it, None when unknown.
-        dump: states the engine recorded: ``{"path": …, "boundaries": […]}``, empty when none.
-    """
-
-    name: str
-    engine: str = ""
-    version: str = ""
-    runner: str = ""
-    aux_ids: tuple[int, ...] | None = None
-    steps: int | None = None
-    topk: int = 1
-    draft_tokens: int | None = None
-    log: str | None = None
-    metrics: tuple[str, ...] = ()
-    responses: str | None = None
-    seconds: float | None = None
-    tokens: int | None = None
-    dump: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def speculative(self) -> bool:
-        """False for a baseline without speculation."""
-        return self.steps != 0

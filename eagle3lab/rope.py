@@ -95,7 +95,7 @@ def _yarn_factor(rope: Rope, scaling: dict[str, Any], factor: float) -> float:
 
 
 def table(rope: Rope, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin in float32, each [R, r/2], for ``positions`` [R]."""
+    """Cos and sin in float32, each [R, r/2], for ``positions`` [R]."""
     inverse, factor = frequencies(rope, head_dim, int(positions.max()) + 1 if positions.numel() else 1)
     angles = positions.float()[:, None] * inverse.to(positions.device)  # [R, r/2]
     return angles.cos() * factor, angles.sin() * factor

@@ -85,7 +85,7 @@ def read_sample(file: Path, root: Path, last: int | None = None) -> Sample:
     faults = _faults(tensors)
     if faults:
         raise BadFile(file, faults)
-    states = {int(_STATE.fullmatch(n).group(1)): tensors.read(n) for n in tensors if _STATE.fullmatch(n)}  # type: ignore[union-attr]
+    states = {int(found.group(1)): tensors.read(found.group()) for found in map(_STATE.fullmatch, tensors) if found}
     claimed = tensors.metadata.get("final_norm", "none")
     return Sample(
         name=file.stem,
@@ -106,8 +106,11 @@ def _faults(tensors: TensorFiles) -> list[str]:
     faults = []
     if kind != FORMAT:
         faults.append(f"metadata 'format' is {kind!r}, expected {FORMAT!r}: not a sample in the lab's own format")
-    faults += [f"key {key!r} is missing; found {', '.join(sorted(tensors)) or 'nothing'}"
-               for key in ("input_ids", "loss_mask") if key not in tensors]
+    faults += [
+        f"key {key!r} is missing; found {', '.join(sorted(tensors)) or 'nothing'}"
+        for key in ("input_ids", "loss_mask")
+        if key not in tensors
+    ]
     if not states:
         faults.append(f"no state 'h.K' is there; found {', '.join(sorted(tensors)) or 'nothing'}")
     if faults:
@@ -128,9 +131,11 @@ def _faults(tensors: TensorFiles) -> list[str]:
         if len(info.shape) != 2 or info.dtype not in ("BF16", "F16", "F32"):
             faults.append(f"{name} is {info.dtype} {list(info.shape)}, expected BF16, F16 or F32 [T, Ht]")
         elif info.shape[0] != length:
-            faults.append(f"{name} has {info.shape[0]} rows for {length} tokens; expected one row a token "
-                          f"(ratio {info.shape[0] / max(length, 1):.2f}; one over the accept length means that a "
-                          "speculating engine recorded one row a round)")
+            faults.append(
+                f"{name} has {info.shape[0]} rows for {length} tokens; expected one row a token "
+                f"(ratio {info.shape[0] / max(length, 1):.2f}; one over the accept length means that a "
+                "speculating engine recorded one row a round)"
+            )
     if len(widths) > 1:
         faults.append(f"states have widths {widths}, expected one width Ht")
     return faults
@@ -144,8 +149,10 @@ def check_tokens(sample: Sample, vocab: int, root: Path) -> None:
     """
     bad = sample.input_ids[(sample.input_ids < 0) | (sample.input_ids >= vocab)]
     if len(bad):
-        raise BadFile(root / sample.path, f"input_ids holds {bad[:5].tolist()}, outside the vocabulary of {vocab}; "
-                                          "recorded with another tokenizer?")
+        raise BadFile(
+            root / sample.path,
+            f"input_ids holds {bad[:5].tolist()}, outside the vocabulary of {vocab}; recorded with another tokenizer?",
+        )
 
 
 def reply_rows(sample: Sample) -> torch.Tensor:

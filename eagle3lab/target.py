@@ -188,6 +188,7 @@ class Target:
         name = self._find(suffix, shape)
         if name is None:
             raise BadFile(
-                self.path, f"no tensor ends in {suffix!r} with shape {list(shape)}; expected the target's own checkpoint"
+                self.path,
+                f"no tensor ends in {suffix!r} with shape {list(shape)}; expected the target's own checkpoint",
             )
         return name

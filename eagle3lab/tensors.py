@@ -201,10 +201,14 @@ def _open_torch(file: Path) -> tuple[dict[str, TensorInfo], dict[str, Tensor], d
             state = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
-        raise BadFile(file, f"needs code to be run on loading, which the lab never does ({reason}); "
-                            "export it as safetensors") from error
+        raise BadFile(
+            file,
+            f"needs code to be run on loading, which the lab never does ({reason}); export it as safetensors",
+        ) from error
     except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        raise BadFile(file, f"not a sound torch archive ({str(error).splitlines()[0]}); copy or save it again") from error
+        raise BadFile(
+            file, f"not a sound torch archive ({str(error).splitlines()[0]}); copy or save it again"
+        ) from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)} if isinstance(state, dict) else {}
     if not tensors:

@@ -38,29 +38,79 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
     width = width or a.target_hidden
     states = len(reading.aux)
     fused = states * width
-    ops = [Operation("aux states", (rows, states, width), "", None, (rows, fused), "[T-1, A·Ht]",
-                     f"cat of boundaries {list(reading.aux)}")]
+    ops = [
+        Operation(
+            "aux states",
+            (rows, states, width),
+            "",
+            None,
+            (rows, fused),
+            "[T-1, A·Ht]",
+            f"cat of boundaries {list(reading.aux)}",
+        )
+    ]
     if reading.aux_norm == "input_norm":
         _fit(draft, "input_norm", "input_norm.weight", -1, fused, [])
         ops.append(_op(draft, "input_norm", (rows, fused), "input_norm.weight", (rows, fused), "[T-1, A·Ht]"))
     elif reading.aux_norm == "fc_norm":
-        ops.append(_op(draft, "fc_norm.k", (rows, fused), "fc_norm.0.weight", (rows, fused), "[T-1, A·Ht]", "one a state"))
+        ops.append(
+            _op(
+                draft,
+                "fc_norm.k",
+                (rows, fused),
+                "fc_norm.0.weight",
+                (rows, fused),
+                "[T-1, A·Ht]",
+                "one a state",
+            )
+        )
     if reading.fc == "applied":
         _fit(draft, "fc", "fc.weight", 1, fused, _fc_causes(draft, states, width))
         ops.append(_op(draft, "fc", (rows, fused), "fc.weight", (rows, a.hidden), "[T-1, H]", "fuses the aux states"))
     elif fused != a.hidden:
-        raise BadShape("fc skipped", f"{states} states of {width} give width {fused}", f"the layer takes {a.hidden}",
-                       ["the draft needs its fc: set fc to 'applied' in the reading"])
-    ops.append(Operation("embedding", (rows,), f"{reading.embedding} embed_tokens.weight", (a.vocab, a.hidden),
-                         (rows, a.hidden), "[T-1, H]", "of token t+1"))
+        raise BadShape(
+            "fc skipped",
+            f"{states} states of {width} give width {fused}",
+            f"the layer takes {a.hidden}",
+            ["the draft needs its fc: set fc to 'applied' in the reading"],
+        )
+    ops.append(
+        Operation(
+            "embedding",
+            (rows,),
+            f"{reading.embedding} embed_tokens.weight",
+            (a.vocab, a.hidden),
+            (rows, a.hidden),
+            "[T-1, H]",
+            "of token t+1",
+        )
+    )
     for layer in range(a.layers):
         ops += _layer(draft, reading, layer, rows)
-    ops.append(_op(draft, "norm", (rows, a.hidden), "norm.weight", (rows, a.hidden), "[T-1, H]",
-                   f"feeds lm_head; the state handed on is {reading.feedback.replace('_', '-')}"))
+    ops.append(
+        _op(
+            draft,
+            "norm",
+            (rows, a.hidden),
+            "norm.weight",
+            (rows, a.hidden),
+            "[T-1, H]",
+            f"feeds lm_head; the state handed on is {reading.feedback.replace('_', '-')}",
+        )
+    )
     _fit(draft, "lm_head", "lm_head.weight", 1, a.hidden, [])
     ops.append(_op(draft, "lm_head", (rows, a.hidden), "lm_head.weight", (rows, a.draft_vocab), "[T-1, Vd]"))
-    ops.append(Operation("hot_token_id", (rows,), "d2t", draft.shape("d2t"), (rows,), "[T-1]",
-                         f"draft id → target id, read as {reading.vocab_map}"))
+    ops.append(
+        Operation(
+            "hot_token_id",
+            (rows,),
+            "d2t",
+            draft.shape("d2t"),
+            (rows,),
+            "[T-1]",
+            f"draft id → target id, read as {reading.vocab_map}",
+        )
+    )
     return ops
 
 
@@ -71,9 +121,24 @@ def _layer(draft: Draft, reading: Reading, layer: int, rows: int) -> list[Operat
     if layer == 0:
         taken = 2 * a.hidden
         ops = [
-            _op(draft, "input_layernorm", h, prefix + "input_layernorm.weight", h, "[T-1, H]", "on the embedding"),
-            _op(draft, "hidden_norm", h, prefix + "hidden_norm.weight", h, "[T-1, H]",
-                "on the fused state; the residual is taken " + reading.residual.replace("_", "-")),
+            _op(
+                draft,
+                "input_layernorm",
+                h,
+                prefix + "input_layernorm.weight",
+                h,
+                "[T-1, H]",
+                "on the embedding",
+            ),
+            _op(
+                draft,
+                "hidden_norm",
+                h,
+                prefix + "hidden_norm.weight",
+                h,
+                "[T-1, H]",
+                "on the fused state; the residual is taken " + reading.residual.replace("_", "-"),
+            ),
             Operation("cat", h, "", None, (rows, taken), "[T-1, 2H]", "[embedding ; state], in this order"),
         ]
     else:
@@ -84,26 +149,55 @@ def _layer(draft: Draft, reading: Reading, layer: int, rows: int) -> list[Operat
         _fit(draft, operation, name, 1, taken, _projection_causes(draft, layer, name))
         _fit(draft, operation, name, 0, out[1], _head_causes(draft, proj))
         ops.append(_op(draft, f"{proj}_proj", (rows, taken), name, out, f"[T-1, {symbol}]"))
-    ops.append(Operation("attention", q, "", None, q, "[T-1, nh·d]",
-                         f"{a.heads} heads, {a.kv_heads} kv heads of {a.head_dim}, causal, RoPE base {reading.rope.base:g}"))
+    ops.append(
+        Operation(
+            "attention",
+            q,
+            "",
+            None,
+            q,
+            "[T-1, nh·d]",
+            f"{a.heads} heads, {a.kv_heads} kv heads of {a.head_dim}, causal, RoPE base {reading.rope.base:g}",
+        )
+    )
     o_proj = prefix + "self_attn.o_proj.weight"
     _fit(draft, "o_proj", o_proj, 1, q[1], _head_causes(draft, "o"))
     ops += [
         _op(draft, "o_proj", q, o_proj, h, "[T-1, H]", "then + residual"),
         _op(draft, "post_attention_layernorm", h, prefix + "post_attention_layernorm.weight", h, "[T-1, H]"),
     ]
-    for proj, takes, gives, symbol in (("gate_proj", h, (rows, a.intermediate), "I"),
-                                       ("up_proj", h, (rows, a.intermediate), "I"),
-                                       ("down_proj", (rows, a.intermediate), h, "H")):
+    for proj, takes, gives, symbol in (
+        ("gate_proj", h, (rows, a.intermediate), "I"),
+        ("up_proj", h, (rows, a.intermediate), "I"),
+        ("down_proj", (rows, a.intermediate), h, "H"),
+    ):
         name = f"{prefix}mlp.{proj}.weight"
         _fit(draft, proj, name, 1, takes[1], [])
-        ops.append(_op(draft, proj, takes, name, gives, f"[T-1, {symbol}]", "then + residual" if symbol == "H" else ""))
+        ops.append(
+            _op(
+                draft,
+                proj,
+                takes,
+                name,
+                gives,
+                f"[T-1, {symbol}]",
+                "then + residual" if symbol == "H" else "",
+            )
+        )
     return ops
 
 
 def _op(draft: Draft, name: str, takes: tuple[int, ...], weight: str, gives: tuple[int, ...], symbols: str,
         note: str = "") -> Operation:  # fmt: skip
-    return Operation(name, takes, draft.stored.get(weight, f"{weight} (missing)"), draft.shape(weight), gives, symbols, note)
+    return Operation(
+        name,
+        takes,
+        draft.stored.get(weight, f"{weight} (missing)"),
+        draft.shape(weight),
+        gives,
+        symbols,
+        note,
+    )
 
 
 def _fit(draft: Draft, operation: str, weight: str, axis: int, width: int, causes: list[str]) -> None:
@@ -126,13 +220,17 @@ def _fc_causes(draft: Draft, states: int, width: int) -> list[str]:
     takes, hidden = shape[1], draft.arch.hidden
     causes = []
     if takes % width == 0:
-        causes.append(f"fc [{shape[0]}, {takes}] takes {takes // width} states of {width}, the reading names {states}: "
-                      f"give {takes // width} boundaries")
+        causes.append(
+            f"fc [{shape[0]}, {takes}] takes {takes // width} states of {width}, the reading names {states}: "
+            f"give {takes // width} boundaries"
+        )
     if takes == 2 * hidden:
         causes.append("an EAGLE-1/2 draft: its fc takes [embedding ; state], 2H wide, not aux states")
     if states and takes % states == 0 and takes // states != width:
-        causes.append(f"the states are {width} wide, fc wants {takes // states}: recorded from another target, or the "
-                      "hidden sizes of draft and target are exchanged")
+        causes.append(
+            f"the states are {width} wide, fc wants {takes // states}: recorded from another target, or the "
+            "hidden sizes of draft and target are exchanged"
+        )
     return causes
 
 
@@ -146,11 +244,15 @@ def _projection_causes(draft: Draft, layer: int, name: str) -> list[str]:
             "the checkpoint was re-exported and one half of the columns was cut off: compare with the trainer's own file",
         ]
     if layer > 0 and shape[1] == 2 * hidden:
-        return [f"the weight takes 2H = {2 * hidden}, but only the first layer takes embedding and state side by side: "
-                "layers are numbered wrongly"]
+        return [
+            f"the weight takes 2H = {2 * hidden}, but only the first layer takes embedding and state side by side: "
+            "layers are numbered wrongly"
+        ]
     if shape[1] and shape[1] % 2 == 0:
-        return [f"the weight takes {shape[1]} = 2 × {shape[1] // 2}: the draft's hidden size would be {shape[1] // 2}, "
-                f"but norm.weight says {hidden}"]
+        return [
+            f"the weight takes {shape[1]} = 2 × {shape[1] // 2}: the draft's hidden size would be {shape[1] // 2}, "
+            f"but norm.weight says {hidden}"
+        ]
     return []
 
 
@@ -159,8 +261,14 @@ def _head_causes(draft: Draft, projection: str) -> list[str]:
     q = (draft.shape("layers.0.self_attn.q_proj.weight") or (0,))[0]
     k = (draft.shape("layers.0.self_attn.k_proj.weight") or (0,))[0]
     if q and q == k and a.heads != a.kv_heads:
-        return [f"q_proj and k_proj both have {q} rows: num_key_value_heads should be {a.heads}, config.json says {a.kv_heads}"]
+        return [
+            f"q_proj and k_proj both have {q} rows: num_key_value_heads should be {a.heads}, config.json says {a.kv_heads}"
+        ]
     if k and q % k == 0:
-        return [f"k_proj has {k} rows and q_proj {q}: with {a.heads} heads of {a.head_dim} that is "
-                f"{k / a.head_dim:g} kv heads, config.json says num_key_value_heads = {a.kv_heads}"]
-    return [f"q, k and v may be fused into {projection}_proj, or num_attention_heads = {a.heads} in config.json is wrong"]
+        return [
+            f"k_proj has {k} rows and q_proj {q}: with {a.heads} heads of {a.head_dim} that is "
+            f"{k / a.head_dim:g} kv heads, config.json says num_key_value_heads = {a.kv_heads}"
+        ]
+    return [
+        f"q, k and v may be fused into {projection}_proj, or num_attention_heads = {a.heads} in config.json is wrong"
+    ]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from eagle3lab.dialects import TRAINERS
 from eagle3lab.draft import Draft
-from eagle3lab.forward import Model
+from eagle3lab.model import Model
 from eagle3lab.reading import Reading
 from eagle3lab.records import Sample
 

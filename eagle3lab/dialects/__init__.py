@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import eagle, sglang, specforge, speculators, vllm
-from eagle3lab.records import Architecture, EngineReport, Interpretation, ServingRun
+from eagle3lab.records import Architecture, Interpretation
 
 
 class Trainer(Protocol):
@@ -29,7 +30,10 @@ class Engine(Protocol):
     """What an engine's module offers."""
 
     NAME: str
-    VERSIONS: tuple[str, ...]
+
+    @property
+    def VERSIONS(self) -> tuple[str, ...]:
+        """The versions whose rules the lab knows."""
 
     def served(self, arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:
         """The Reading under which the engine serves this checkpoint."""
@@ -41,10 +45,10 @@ class Engine(Protocol):
         """What the engine's files say of a run, best evidence first."""
 
 
-TRAINERS: dict[str, Trainer] = {m.NAME: m for m in (speculators, specforge, eagle)}  # type: ignore[misc]
+TRAINERS: dict[str, Trainer] = {m.NAME: m for m in (speculators, specforge, eagle)}
 """In the order in which they are asked to recognise a checkpoint."""
 
-ENGINES: dict[str, Engine] = {m.NAME: m for m in (vllm, sglang)}  # type: ignore[misc]
+ENGINES: dict[str, Engine] = {m.NAME: m for m in (vllm, sglang)}
 
 
 def program_of(config: Mapping[str, Any], names: Iterable[str]) -> str:

@@ -38,7 +38,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained(arch: Architecture, layers: int | None) -> Interpretation:
-    """speculators' training forward: id k is boundary k; norms by the config's flags."""
+    """Speculators' training forward: id k is boundary k; norms by the config's flags."""
     ids = top_level_ids(arch.config)
     boundaries = ids or default_boundaries(layers)
     aux_norm = "input_norm" if flag(arch.config, "norm_before_fc") else "none"
@@ -47,7 +47,7 @@ def trained(arch: Architecture, layers: int | None) -> Interpretation:
         aux_norm="fc_norm" if flag(arch.config, "fc_norm") else aux_norm,
         residual="post_norm" if flag(arch.config, "norm_before_residual") else "pre_norm",
         feedback="post_norm" if flag(arch.config, "norm_output") else "pre_norm",
-        second_norm="input_layernorm",
+        second_norm="input_layernorm" if arch.layers > 1 else "hidden_norm",
         embedding="own" if "embed_tokens.weight" in arch.tensors else "target",
         vocab_map="offsets" if "d2t" in arch.tensors else "identity",
         rope=rope_of(arch.config),

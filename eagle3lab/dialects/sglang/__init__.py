@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from eagle3lab.counts import ServingRun
 from eagle3lab.dialects.common import default_boundaries, flag, nested_ids, rope_of, uses_aux
 from eagle3lab.dialects.sglang.reports import read_reports
 from eagle3lab.reading import FINAL, Aux, Reading
-from eagle3lab.records import Architecture, Interpretation, ServingRun
+from eagle3lab.records import Architecture, Interpretation
 
 __all__ = ["NAME", "VERSIONS", "read_reports", "served", "words"]
 
 NAME = "sglang"
 VERSIONS = ("0.5.9", "0.5.23")
+OLD = ("0.5.3", "0.5.9")
+"""Versions before SGLang#24663 and #25454: always + 1; no fc_norm, norm_output, further layers."""
+LAST_TOO = ("gpt_oss", "gemma3", "gemma3_text", "gemma4", "gemma4_text")
+"""Targets for which boundary L, the last residual, can be captured."""
+
 FIRST_IS_ONE = ("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "glm4_moe_lite")
 """Targets for which 0.5.23 adds one to the ids only when the list starts with 1 (sglang#25454)."""
 
@@ -18,28 +24,13 @@ FIRST_IS_ONE = ("deepseek_v2", "deepseek_v3", "kimi_k2", "kimi_k25", "glm4_moe_l
 def served(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:
     """SGLang's Reading: explicit id i is boundary i + 1, with exceptions by version and target (engines.md 5)."""
     version = run.version or VERSIONS[-1]
-    nested = nested_ids(arch.config)
-    ids = run.aux_ids if run.aux_ids is not None else nested
+    ids, source, boundaries = _boundaries(arch, layers, target_type, run, version)
     notes = ["SGLang rules are known by reading its source, not by running it"]
-    if ids is None:
-        boundaries: Aux = default_boundaries(layers)
-        ids, source = boundaries, "default [2, L//2, L-3] (boundaries)"  # type: ignore[assignment]
-    else:
-        shift = _shift(ids, layers, target_type, version)
-        boundaries = tuple(sorted(i + shift for i in ids))
-        source = (
-            "aux_ids of the case's serving run"
-            if run.aux_ids is not None
-            else "config.json: eagle_config.eagle_aux_hidden_state_layer_ids"
-        )
-        if -1 in ids:
-            notes.append("id -1 is the embedding output in patched SGLang only; stock 0.5.9 crashes on it")
-    refused = [] if all(isinstance(b, int) and b >= 0 for b in boundaries) else [f"ids {list(ids or ())} below -1"]
-    if not uses_aux(arch.config):
-        boundaries = (FINAL,)
-    elif len(set(boundaries)) != arch.aux:
-        refused.append(f"ids {list(ids or ())} give {len(set(boundaries))} states, but fc takes {arch.aux}: crash")
-    new = version not in ("0.5.3", "0.5.9")
+    if -1 in ids:
+        notes.append("id -1 is the embedding output in patched SGLang only; stock 0.5.9 crashes on it")
+    uses_states = uses_aux(arch.config)
+    refused = _refusals(arch, layers, target_type, ids, boundaries) if uses_states else []
+    new = version not in OLD
     dropped = tuple(sorted(n for n in arch.tensors if _is_dropped(n, arch, new)))
     tied = bool(arch.config.get("tie_word_embeddings"))
     own_embedding = arch.target_hidden != arch.hidden
@@ -47,9 +38,9 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
     reading = None
     if not refused:
         reading = Reading(
-            aux=boundaries,
+            aux=boundaries if uses_states else (FINAL,),
             aux_norm="fc_norm" if new and flag(arch.config, "fc_norm") else aux_norm,
-            fc="applied" if uses_aux(arch.config) else "skipped",
+            fc="applied" if uses_states else "skipped",
             feedback="post_norm" if new and flag(arch.config, "norm_output") else "pre_norm",
             embedding="own" if own_embedding else "target",
             head="own" if "lm_head.weight" in arch.tensors and not tied else "target",
@@ -60,7 +51,7 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
     return Interpretation(
         program=f"{NAME} {version}",
         reading=reading,
-        ids=tuple(int(i) for i in ids or ()),
+        ids=ids,
         source=source,
         dropped=dropped,
         replaced=_replaced(arch, own_embedding, tied),
@@ -68,6 +59,35 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
         refused=tuple(refused),
         notes=tuple(notes),
     )
+
+
+def _boundaries(
+    arch: Architecture, layers: int | None, target_type: str, run: ServingRun, version: str
+) -> tuple[tuple[int, ...], str, tuple[int, ...]]:
+    """Ids as SGLang is given them, where they come from, and the boundaries they mean, ascending."""
+    ids, source = run.aux_ids, "aux_ids of the case's serving run"
+    if ids is None:
+        ids, source = nested_ids(arch.config), "config.json: eagle_config.eagle_aux_hidden_state_layer_ids"
+    if ids is None:
+        default = default_boundaries(layers)
+        return default, "default [2, L//2, L-3] (boundaries)", default
+    shift = _shift(ids, layers, target_type, version)
+    return ids, source, tuple(sorted(i + shift for i in ids))
+
+
+def _refusals(
+    arch: Architecture, layers: int | None, target_type: str, ids: tuple[int, ...], boundaries: tuple[int, ...]
+) -> list[str]:
+    if min(boundaries) < 0:
+        return [f"ids {list(ids)} name no layer: {min(boundaries)} is below the embedding output"]
+    if layers is not None and max(boundaries) >= layers + (target_type in LAST_TOO):
+        return [
+            f"ids {list(ids)} name boundary {max(boundaries)}, which is never captured for this target: "
+            "fc gets too few states, crash at the first request"
+        ]
+    if len(set(boundaries)) != arch.aux:
+        return [f"ids {list(ids)} give {len(set(boundaries))} states, but fc takes {arch.aux}: crash"]
+    return []
 
 
 def words(aux: Aux, arch: Architecture, target_type: str) -> str:
@@ -86,7 +106,7 @@ def words(aux: Aux, arch: Architecture, target_type: str) -> str:
 
 
 def _shift(ids: tuple[int, ...], layers: int | None, target_type: str, version: str) -> int:
-    if version in ("0.5.3", "0.5.9"):
+    if version in OLD:
         return 1
     if target_type in FIRST_IS_ONE:
         return 1 if ids[0] == 1 or -1 in ids else 0
@@ -96,7 +116,7 @@ def _shift(ids: tuple[int, ...], layers: int | None, target_type: str, version: 
 
 
 def _is_dropped(name: str, arch: Architecture, new: bool) -> bool:
-    if name == "t2d" or ".self_attn." in name and (name.endswith(".bias") or "_norm" in name):
+    if ".self_attn." in name and (name.endswith(".bias") or "_norm" in name):
         return True
     if name == "fc.bias":
         return not arch.config.get("bias")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from eagle3lab.counts import ServingRun
 from eagle3lab.dialects.common import default_boundaries, flag, nested_ids, rope_of, top_level_ids, uses_aux
 from eagle3lab.dialects.vllm.reports import read_reports
 from eagle3lab.reading import FINAL, Aux, Reading
-from eagle3lab.records import Architecture, Interpretation, ServingRun
+from eagle3lab.records import Architecture, Interpretation
 
 __all__ = ["NAME", "VERSIONS", "read_reports", "served", "words"]
 
@@ -15,8 +16,8 @@ _KEY = "eagle_aux_hidden_state_layer_ids"
 
 
 def served(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:
-    """vLLM's Reading: id i is boundary i, sorted and de-duplicated (measured, vllm_measured.md 2)."""
-    runner = run.runner or "v2"
+    """VLLM's Reading: id i is boundary i, sorted and de-duplicated (measured, vllm_measured.md 2)."""
+    runner = run.runner or ("v2" if _since_033(run.version) else "v1")
     ids, source = _ids(arch, layers, run, runner)
     boundaries: Aux = tuple(sorted(set(ids))) if uses_aux(arch.config) else (FINAL,)
     refused = _refusals(arch, layers, ids) if uses_aux(arch.config) else []
@@ -31,7 +32,7 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
             fc="applied" if uses_aux(arch.config) else "skipped",
             residual="post_norm" if flag(arch.config, "norm_before_residual", speculators_format) else "pre_norm",
             feedback="post_norm" if flag(arch.config, "norm_output") else "pre_norm",
-            second_norm="input_layernorm",
+            second_norm="input_layernorm" if arch.layers > 1 else "hidden_norm",
             embedding="own" if "embed_tokens.weight" in arch.tensors else "target",
             head="own" if "lm_head.weight" in arch.tensors else "target",
             vocab_map="offsets" if "d2t" in arch.tensors else "identity",
@@ -65,6 +66,15 @@ def words(aux: Aux, arch: Architecture, target_type: str) -> str:
     return f'"{_KEY}": {list(aux)}{note}'
 
 
+def _since_033(version: str) -> bool:
+    """V2 is the default runner from 0.33 on (engines.md 5); an unknown version counts as the newest."""
+    parts = version.split(".")
+    return not (len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit()) or (
+        int(parts[0]),
+        int(parts[1]),
+    ) >= (0, 33)
+
+
 def _ids(arch: Architecture, layers: int | None, run: ServingRun, runner: str) -> tuple[tuple[int, ...], str]:
     if run.aux_ids is not None:
         return run.aux_ids, "aux_ids of the case's serving run"
@@ -91,7 +101,7 @@ def _refusals(arch: Architecture, layers: int | None, ids: tuple[int, ...]) -> l
 
 
 def _is_dropped(name: str, arch: Architecture) -> bool:
-    if name == "t2d" or (name.startswith("input_norm") and not flag(arch.config, "norm_before_fc")):
+    if name.startswith("input_norm") and not flag(arch.config, "norm_before_fc"):
         return True
     if name.startswith("fc_norm") and not flag(arch.config, "fc_norm"):
         return True

@@ -1,0 +1,227 @@
+"""The command line: report, check, forward."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+import eagle3lab
+from eagle3lab.acceptance import Evaluation, definition
+from eagle3lab.case import Case, open_case
+from eagle3lab.casefile import find_case
+from eagle3lab.checks import CODES, STAGES
+from eagle3lab.errors import BadCase, BadFile, LabError
+from eagle3lab.forward import rollout
+from eagle3lab.reading import Reading
+from eagle3lab.records import Finding, Severity, by_severity, worst
+
+DONE, BROKEN, USAGE, GATE = 0, 1, 2, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code (0 done, 1 something did not run, 2 wrong usage, 3 a gate not met)."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except BadCase as error:
+        print(f"eagle3lab: {error}", file=sys.stderr)
+        return USAGE
+    except LabError as error:
+        print(f"eagle3lab: {error}", file=sys.stderr)
+        return BROKEN
+    except BrokenPipeError:
+        return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="eagle3lab", description="Find out why an EAGLE-3 draft is not accepted.")
+    parser.add_argument("--version", action="version", version=f"eagle3lab {eagle3lab.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    report = commands.add_parser("report", help="run all notebooks headless and render pages and an index")
+    report.add_argument("cases", nargs="+", metavar="CASE", help="case.toml or its folder")
+    report.add_argument("-o", "--out", default="reports", metavar="DIR", help="where pages go (default: reports)")
+    report.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    report.add_argument("--only", action="append", default=[], metavar="NN", help="run this notebook only (repeatable)")
+    report.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default: 2)")
+    report.add_argument("--timeout", type=int, default=3600, help="seconds a cell may take (default: 3600)")
+    report.add_argument("--strict", action="store_true", help="exit 3 when any verdict is FAIL")
+    report.set_defaults(command=_report)
+
+    check = commands.add_parser("check", help="print the findings without notebooks")
+    check.add_argument("case", metavar="CASE")
+    check.add_argument("--run", default="", metavar="NAME", help="which serving run (default: the first)")
+    check.add_argument("--json", action="store_true", help="for machines: findings and readings on standard output")
+    check.add_argument(
+        "--stage", action="append", default=[], choices=STAGES, help="check this stage only (repeatable)"
+    )
+    check.add_argument("--strict", action="store_true", help="exit 3 when anything is FAIL")
+    check.add_argument("--fail-on", metavar="SEVERITY", choices=[s.value for s in Severity],
+                       help="exit 3 when anything is this bad or worse")  # fmt: skip
+    check.add_argument("--device", default="cpu")
+    check.set_defaults(command=_check)
+
+    forward = commands.add_parser("forward", help="write the states and logits of a rollout for comparison elsewhere")
+    forward.add_argument("case", metavar="CASE")
+    forward.add_argument("--sample", default="", metavar="NAME", help="default: the first")
+    forward.add_argument("--steps", type=int, default=0, metavar="K", help="default: as the serving run")
+    forward.add_argument("--run", default="", metavar="NAME", help="whose reading (default: the first run's)")
+    forward.add_argument("--aux", default="", metavar="K,K,K", help="boundaries instead of the configured ones")
+    forward.add_argument("--reading", metavar="FILE", help="a Reading as JSON, instead of the configured one")
+    forward.add_argument("--fed", choices=("recorded", "self"), default="recorded", help="tokens fed to later steps")
+    forward.add_argument("--device", default="cpu")
+    forward.add_argument("-o", "--out", required=True, metavar="FILE", help="a .safetensors file")
+    forward.set_defaults(command=_forward)
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from eagle3lab.report import run_report  # papermill and nbconvert take a second to import
+
+    cases = [find_case(case)[0] for case in options.cases]
+    return run_report(
+        cases, Path(options.out), parameters=dict(options.parameter), only=options.only, strict=options.strict,
+        timeout=options.timeout, jobs=options.jobs, log=_say,
+    )  # fmt: skip
+
+
+def _check(options: argparse.Namespace) -> int:
+    case = open_case(options.case, options.run, device=options.device, progress=_say)
+    findings = case.findings(*options.stage)
+    if options.json:
+        print(json.dumps(_check_json(case, findings, options.stage), indent=1, ensure_ascii=False, default=str))
+    else:
+        from eagle3lab import tables
+
+        print(f"{case.title}\n")
+        print(tables.findings_text(by_severity(findings)))
+    gate = Severity(options.fail_on) if options.fail_on else Severity.FAIL if options.strict else None
+    if any(f.code == "C001" for f in findings):
+        return BROKEN
+    return GATE if gate is not None and findings and worst(findings).rank <= gate.rank else DONE
+
+
+def _check_json(case: Case, findings: list[Finding], stages: Sequence[str]) -> dict[str, Any]:
+    initials = {stage[0].upper() if stage != "serving" else "E" for stage in stages or STAGES}
+    return {
+        "schema": 1,
+        "case": case.file.path.name if case.root == Path() else f"{case.root.name}/{case.file.path.name}",
+        "title": case.title,
+        "checked": sorted(code for code in CODES if code[0] in initials | {"C"}),
+        "findings": [f.to_dict() for f in by_severity(findings)],
+        "readings": _readings(case),
+    }
+
+
+def _readings(case: Case) -> dict[str, Any]:
+    """Configured, trained, fitted and served readings; one that cannot be had is null."""
+
+    def fitted() -> dict[str, Any] | None:
+        try:
+            scan = case.scan
+        except LabError:
+            return None
+        return _reading(case, scan.fitted) | {
+            "ties": [{k: v[1] for k, v in scan.fitted.diff(tie).items()} for tie in scan.ties],
+            "undetermined": list(scan.undetermined),
+            "margin": {
+                "value": _number(scan.margin.value),
+                "low": _number(scan.margin.low),
+                "high": _number(scan.margin.high),
+            },
+        }
+
+    def of(reading: Reading | None) -> dict[str, Any] | None:
+        return None if reading is None else _reading(case, reading)
+
+    try:
+        trained = case.trained if case.file.program else None
+        return {
+            "configured": of(case.configured.reading),
+            "trained": of(trained.reading) if trained else None,
+            "fitted": fitted(),
+            "served": {name: of(found.reading) for name, found in case.everyone.items()},
+        }
+    except (LabError, ValueError):
+        return {"configured": None, "trained": None, "fitted": None, "served": {}}
+
+
+def _reading(case: Case, reading: Reading) -> dict[str, Any]:
+    found: dict[str, Any] = {"reading": reading.to_dict(), "ties": [], "undetermined": [], "margin": None,
+                             "correct": None, "scored": None, "accuracy": None, "accept_length": None}  # fmt: skip
+    try:
+        return found | _measured(case.evaluate(reading))
+    except LabError as error:
+        return found | {"blocked": str(error)}
+
+
+def _measured(found: Evaluation) -> dict[str, Any]:
+    length, c = found.length, found.counts
+    return {
+        "correct": list(c.correct), "scored": list(c.scored), "accuracy": [_number(a) for a in c.accuracy],
+        "accept_length": {
+            "value": _number(length.value), "low": _number(length.low), "high": _number(length.high), "rounds": c.rounds,
+            "accepted": c.accepted, "per_position": [_number(p) for p in c.cumulative], "definition": definition(found.steps),
+        },
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _forward(options: argparse.Namespace) -> int:
+    out = Path(options.out)
+    if out.suffix != ".safetensors":
+        raise BadFile(out, "expected a name that ends in .safetensors")
+    case = open_case(options.case, options.run, aux=options.aux, device=options.device, progress=_say)
+    reading = _chosen_reading(case, options)
+    sample = case.sample(options.sample)
+    steps = options.steps or case.steps
+    if steps < 1 or steps > sample.length - 1 - reading.shift:
+        raise LabError(f"--steps {steps}: sample {sample.name} has {sample.length} tokens, so 1 to "
+                       f"{sample.length - 1 - reading.shift} steps have rows")  # fmt: skip
+    result = rollout(case.model, sample, reading, steps, fed=options.fed, keep=("hidden", "logits"))
+    tensors: dict[str, torch.Tensor] = {}
+    for j, step in enumerate(result.steps):
+        assert step.hidden is not None and step.logits is not None
+        tensors[f"step{j}.input_ids"] = step.tokens.contiguous()
+        tensors[f"step{j}.hidden"] = step.hidden.float().cpu().contiguous()
+        tensors[f"step{j}.logits"] = step.logits.float().contiguous()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"format": "eagle3lab-forward/1", "reading": reading.to_json(), "sample": sample.name, "fed": options.fed,
+                "steps": str(steps), "eagle3lab": eagle3lab.__version__}  # fmt: skip
+    save_file(tensors, str(out), metadata=metadata)
+    _say(f"{out}: {steps} steps of {sample.name} under {reading}")
+    return DONE
+
+
+def _chosen_reading(case: Case, options: argparse.Namespace) -> Reading:
+    if options.reading:
+        file = Path(options.reading)
+        try:
+            reading = Reading.from_json(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError) as error:
+            raise BadFile(file, f"not a Reading as JSON ({error}); 'check --json' prints one under readings") from error
+        return reading.replace(aux=case.aux) if case.aux else reading
+    if case.configured.reading is None:
+        raise LabError(f"{case.configured.program} would not run this checkpoint: {'; '.join(case.configured.refused)}; "
+                       "give --aux or --reading")  # fmt: skip
+    return case.configured.reading
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""A case: the front door. It opens the files and hands out everything below, lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eagle3lab import checks, scancache
+from eagle3lab.acceptance import Evaluation, evaluate
+from eagle3lab.casefile import CaseFile, find_case, read_case
+from eagle3lab.counts import EngineReport, ServingRun
+from eagle3lab.dialects import ENGINES, TRAINERS
+from eagle3lab.draft import Draft
+from eagle3lab.errors import BadCase, Blocked, LabError
+from eagle3lab.model import Model
+from eagle3lab.reading import Aux, Reading
+from eagle3lab.records import Finding, Interpretation, Sample, ScanResult, Severity
+from eagle3lab.samples import Samples
+from eagle3lab.search import search
+from eagle3lab.stats import TensorStats, all_stats
+from eagle3lab.survey import Survey, survey
+from eagle3lab.target import Target
+
+STEPS = 5
+"""Draft steps when neither the notebook nor the run says."""
+
+
+def open_case(
+    path: str | Path,
+    run: str = "",
+    *,
+    aux: str | Sequence[int] = "",
+    out: str | Path = "",
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
+) -> Case:
+    """Opens a case.
+
+    Args:
+        path: ``case.toml`` or its folder.
+        run: name of the serving run to start with; ``""`` for the first.
+        aux: boundaries that replace the configured ones, e.g. ``"0,15,27"``; ``""`` as configured.
+        out: folder for sidecars and for the remembered search; ``""`` is ``reports/<case>`` in the working folder,
+            which is only written to by notebooks and reports.
+        device: torch device for the forward.
+        progress: called with one line a stage of long work.
+
+    Raises:
+        BadCase: the file's faults, all at once, or an unknown run.
+    """
+    file, words = find_case(path)
+    return Case(read_case(file), words, run, _boundaries(aux), Path(out) if out else None, device, progress)
+
+
+def _boundaries(aux: str | Sequence[int]) -> Aux | None:
+    if not isinstance(aux, str):
+        return tuple(aux) or None
+    try:
+        return tuple(int(part) for part in aux.replace(" ", "").split(",") if part) or None
+    except ValueError as error:
+        raise LabError(f"AUX: found {aux!r}, expected boundaries such as '0,15,27'") from error
+
+
+class Case:
+    """One investigation; every attribute below is computed when it is first asked for."""
+
+    def __init__(self, file: CaseFile, found: str, run: str, aux: Aux | None, out: Path | None, device: str,
+                 progress: Callable[[str], None] | None):  # fmt: skip
+        self.file, self.found, self.aux, self.device = file, found, aux, device
+        self.progress = progress or (lambda line: None)
+        self.remembers = out is not None
+        self.out = out or Path("reports") / file.root.resolve().name
+        names = [r.name for r in file.runs]
+        if run and run not in names:
+            raise BadCase(file.path, f"no serving run {run!r}; found {', '.join(map(repr, names)) or 'none'}")
+        self.run: ServingRun | None = next((r for r in file.runs if not run or r.name == run), None)
+        self._evaluations: dict[tuple[Reading, int, tuple[str, ...]], Evaluation] = {}
+
+    @property
+    def title(self) -> str:
+        """The case's title."""
+        return self.file.title
+
+    @property
+    def root(self) -> Path:
+        """The folder that the case's paths are relative to."""
+        return self.file.root
+
+    @property
+    def runs(self) -> tuple[ServingRun, ...]:
+        """All serving runs, in the file's order."""
+        return self.file.runs
+
+    @property
+    def baseline(self) -> ServingRun | None:
+        """The run without speculation, None when the case has none."""
+        return next((r for r in self.runs if not r.speculative), None)
+
+    @property
+    def steps(self) -> int:
+        """K of the chosen run, else as many steps as training reported, else 5."""
+        if self.run and self.run.steps:
+            return self.run.steps
+        return len(self.file.accuracy) or STEPS
+
+    @property
+    def training_accuracy(self) -> tuple[float, ...]:
+        """Training's accuracy per step as the case states it, () when it does not."""
+        return self.file.accuracy
+
+    @cached_property
+    def target(self) -> Target | None:
+        """The target, None when the case gives none."""
+        return Target(self.file.target) if self.file.target else None
+
+    @cached_property
+    def draft(self) -> Draft:
+        """The draft checkpoint."""
+        target = self.target
+        return Draft(self.file.draft, target.hidden if target else None, target.vocab if target else None)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The recorded samples.
+
+        Raises:
+            Blocked: the case gives none.
+        """
+        if self.file.samples is None:
+            raise Blocked(f"{self.file.path.name}: no [samples] table; recorded hidden states answer this question")
+        return Samples(self.file.samples, self.root, self.file.exclude, self.layers)
+
+    def sample(self, name: str = "") -> Sample:
+        """Sample ``name``, the first of the headline when ``""``."""
+        return self.samples[name or (self.samples.headline or list(self.samples))[0]]
+
+    @property
+    def layers(self) -> int | None:
+        """L of the target: its own config, else what the draft's config says."""
+        if self.target:
+            return self.target.layers
+        stated = self.draft.config.get("target_num_hidden_layers")
+        return int(stated) if stated else None
+
+    @cached_property
+    def model(self) -> Model:
+        """The draft's weights, ready to run."""
+        return Model(self.draft, self.target, self.device)
+
+    @property
+    def target_type(self) -> str:
+        """The target's ``model_type``, ``""`` when unknown."""
+        return self.target.model_type if self.target else ""
+
+    def served(self, run: ServingRun) -> Interpretation:
+        """How the run's engine serves this checkpoint.
+
+        Raises:
+            Blocked: the engine is not one the lab knows.
+        """
+        if run.engine not in ENGINES:
+            raise Blocked(f"[[serving]] {run.name!r}: engine {run.engine!r} is not known; known: {', '.join(ENGINES)}")
+        return ENGINES[run.engine].served(self.draft.arch, self.layers, self.target_type, run)
+
+    @cached_property
+    def trained(self) -> Interpretation | None:
+        """What the trainer's dialect implies, None when the case names a program without one."""
+        program = self.file.program or self.draft.arch.program
+        return TRAINERS[program].trained(self.draft.arch, self.layers) if program in TRAINERS else None
+
+    @cached_property
+    def configured(self) -> Interpretation:
+        """What the chosen serving run makes of the checkpoint; without one, the trained reading.
+
+        The case's ``AUX`` replaces the boundaries.
+        """
+        run = self.run
+        if run is not None and run.speculative:
+            found = self.served(run)
+        elif any(r.speculative for r in self.runs):
+            found = self.served(next(r for r in self.runs if r.speculative))
+        elif self.trained is not None:
+            found = self.trained
+        else:
+            # no engine and no known trainer: the checkpoint's own looks decide, and the program is named
+            program = self.draft.arch.program if self.draft.arch.program in TRAINERS else "specforge"
+            found = TRAINERS[program].trained(self.draft.arch, self.layers)
+        if self.aux and found.reading:
+            return Interpretation(f"{found.program} with AUX", found.reading.replace(aux=self.aux), source="AUX")
+        return found
+
+    @cached_property
+    def everyone(self) -> dict[str, Interpretation]:
+        """How each known engine and version would serve this checkpoint as its config stands."""
+        out = {}
+        for name, engine in ENGINES.items():
+            for version in engine.VERSIONS:
+                number, _, runner = version.partition(" ")
+                run = ServingRun(name=version, engine=name, version=number, runner=runner)
+                try:
+                    out[f"{name} {version}"] = engine.served(self.draft.arch, self.layers, self.target_type, run)
+                except ValueError as error:
+                    out[f"{name} {version}"] = Interpretation(f"{name} {version}", None, refused=(str(error),))
+        return out
+
+    @cached_property
+    def scan(self) -> ScanResult:
+        """The search's result, remembered under ``out`` while no input changes (notebooks and reports only)."""
+        starts = [i.reading for i in (self.configured, self.trained, *self.everyone.values()) if i and i.reading]
+        if not starts:
+            raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
+        file = self.out / "search.json"
+        key = scancache.fingerprint(self.file, starts)
+        found = scancache.load(file, key) if self.remembers else None
+        if found is None:
+            samples = [s for s in map(self._readable, self.samples.headline) if s is not None]
+            found = search(self.model, samples, starts, self.progress)
+            if self.remembers:
+                scancache.save(file, key, found)
+        return found
+
+    def _readable(self, name: str) -> Sample | None:
+        try:
+            return self.samples[name]
+        except LabError:
+            return None  # reported by the samples' own check
+
+    @property
+    def fitted(self) -> Reading:
+        """The reading that fits best."""
+        return self.scan.fitted
+
+    def evaluate(self, reading: Reading, steps: int = 0, names: Sequence[str] = ()) -> Evaluation:
+        """Accuracy and acceptance under ``reading`` on ``names`` (the headline samples when empty), remembered."""
+        chosen = tuple(names or self.samples.headline)
+        steps = steps or self.steps
+        deepest = max([steps, self.steps, *(run.steps or 0 for run in self.runs)])
+        key = (reading, deepest, chosen)
+        if key not in self._evaluations:
+            self.progress(f"draft steps: {len(chosen)} samples under {reading}")
+            self._evaluations[key] = evaluate(self.model, self.samples, chosen, reading, deepest)
+        # a shorter chain is the beginning of a longer one, so it is never run twice
+        return self._evaluations[key].cut(steps)
+
+    def reports(self, run: ServingRun) -> list[EngineReport]:
+        """What the run's files say, best evidence first; [] for an unknown engine or a run without files."""
+        if run.engine not in ENGINES or not (run.log or run.metrics or run.responses):
+            return []
+        return ENGINES[run.engine].read_reports(self.root, run.log, run.metrics, run.responses, run.steps)
+
+    @cached_property
+    def survey(self) -> Survey:
+        """One pass over all samples: finiteness, RMS, cosines, the lens (see `Survey`)."""
+        self.progress(f"survey: {len(self.samples)} samples")
+        return survey(self.samples, self.target)
+
+    @cached_property
+    def stats(self) -> dict[str, TensorStats]:
+        """Statistics of every tensor of the draft by stored name."""
+        return all_stats(self.draft.tensors, self.draft.tensors.read)
+
+    @cached_property
+    def replies(self) -> Tensor | None:
+        """int64 [N]: reply tokens of all headline samples, None without samples."""
+        if self.file.samples is None:
+            return None
+        parts = [s.input_ids[s.loss_mask.bool()] for s in map(self._readable, self.samples.headline) if s is not None]
+        return torch.cat(parts) if parts else None
+
+    def findings(self, *stages: str) -> list[Finding]:
+        """The findings of the named stages, all of them in reading order when none is named.
+
+        A stage whose input is missing or broken gives one finding that says so (C001, C002); the others still run.
+        """
+        out: list[Finding] = []
+        for stage in stages or checks.STAGES:
+            try:
+                out += getattr(self, f"_{stage}")()
+            except Blocked as error:
+                out.append(Finding("C002", Severity.BLOCKED, f"{stage}: {error}", remedy="give the file named above"))
+            except LabError as error:
+                out.append(Finding("C001", Severity.FAIL, f"{stage}: {error}", remedy="mend the input named above"))
+        return out
+
+    def _weights(self) -> list[Finding]:
+        longest = None
+        if self.file.samples is not None:
+            longest = max((s.length for s in map(self._readable, self.samples) if s is not None), default=None)
+        return checks.weights.check(self.draft, longest, self.stats)
+
+    def _vocab(self) -> list[Finding]:
+        return checks.vocab.check(self.draft, self.target, self.replies, self.steps)
+
+    def _samples(self) -> list[Finding]:
+        names = [n for n in self.samples if n not in self.survey.unreadable]
+        claimed = self.samples[names[0]].final_norm if names else "none"
+        return checks.samples.check(self.survey, self.samples, self.draft, self.target, claimed)
+
+    def _forward(self) -> list[Finding]:
+        return checks.forward.check(self)
+
+    def _acceptance(self) -> list[Finding]:
+        return checks.acceptance.check(self)
+
+    def _serving(self) -> list[Finding]:
+        return checks.serving.check(self)

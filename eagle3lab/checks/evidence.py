@@ -1,0 +1,69 @@
+"""What the checks of forward, acceptance and serving ask for; a `Case`, one floor up, has it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from eagle3lab.acceptance import Evaluation
+from eagle3lab.counts import EngineReport, ServingRun
+from eagle3lab.draft import Draft
+from eagle3lab.reading import Reading
+from eagle3lab.records import Interpretation, Sample, ScanResult
+
+
+class Evidence(Protocol):
+    """The draft, its readings, and the means to measure them."""
+
+    @property
+    def draft(self) -> Draft:
+        """The checkpoint."""
+
+    @property
+    def configured(self) -> Interpretation:
+        """What the chosen run makes of it."""
+
+    @property
+    def scan(self) -> ScanResult:
+        """What the search found."""
+
+    @property
+    def run(self) -> ServingRun | None:
+        """The chosen serving run."""
+
+    @property
+    def target_type(self) -> str:
+        """The target's ``model_type``."""
+
+    @property
+    def training_accuracy(self) -> Sequence[float]:
+        """Training's accuracy per step, as stated."""
+
+    def evaluate(self, reading: Reading, steps: int = 0) -> Evaluation:
+        """Accuracy and acceptance under a reading."""
+
+
+class Serving(Evidence, Protocol):
+    """Evidence, and the serving runs."""
+
+    @property
+    def runs(self) -> Sequence[ServingRun]:
+        """All runs of the case."""
+
+    @property
+    def baseline(self) -> ServingRun | None:
+        """The run without speculation."""
+
+    @property
+    def samples(self) -> Mapping[str, Sample]:
+        """The recordings."""
+
+    @property
+    def everyone(self) -> Mapping[str, Interpretation]:
+        """Each engine's way with the checkpoint."""
+
+    def served(self, run: ServingRun) -> Interpretation:
+        """How a run's engine serves the checkpoint."""
+
+    def reports(self, run: ServingRun) -> list[EngineReport]:
+        """What a run's files say."""

@@ -1,0 +1,212 @@
+"""The engine's own numbers beside the prediction under the engine's reading."""
+
+from __future__ import annotations
+
+from eagle3lab.acceptance import Evaluation
+from eagle3lab.checks.evidence import Serving
+from eagle3lab.counts import EngineReport, ServingRun
+from eagle3lab.errors import Blocked, LabError
+from eagle3lab.gap import compare_requests, cost, end_effect, length_from_accuracy
+from eagle3lab.reading import Reading, show
+from eagle3lab.records import Finding, Interpretation, Severity
+
+CODES = {
+    "E001": "accept length: the engine's against the prediction under its own reading",
+    "E002": "what the engine drops, replaces, invents or refuses",
+    "E003": "accepted drafts round by round: the engine's against the prediction",
+    "E004": "throughput: what a round costs and which accept length breaks even",
+    "E005": "layer ids in the engine's log against those of the case",
+    "E006": "accept length after the repair, beside a run that has it",
+    "E007": "training's accuracy as an accept length, beside both",
+    "E008": "what the engine's files leave out",
+    "E009": "how each known engine would read this checkpoint",
+}
+
+
+def check(case: Serving) -> list[Finding]:
+    """All findings about serving, for the chosen run first, then what other runs add."""
+    findings = _interpretation(case.configured)
+    run = case.run
+    if run is None:
+        findings.append(Finding("E001", Severity.BLOCKED, "the case names no serving run: nothing to compare with",
+                                "case.toml", remedy="add a [[serving]] table with the engine, its ids, log and metrics"))  # fmt: skip
+    elif run.speculative:
+        findings += _run(case, run)
+    findings += _cost(case)
+    findings += _repaired(case)
+    findings += _training(case)
+    findings += _engines(case)
+    return findings
+
+
+def _interpretation(found: Interpretation) -> list[Finding]:
+    out = [(f"{found.program} would not run it: {text}", Severity.FAIL) for text in found.refused]
+    out += [(f"{found.program}: {text}", Severity.WARN) for text in (*found.replaced, *found.invented)]
+    if found.dropped:
+        out.append((f"{found.program} does not use {', '.join(found.dropped)}", Severity.WARN))
+    return [Finding("E002", severity, title, "draft", evidence="docs/readings.md",
+                    remedy="make the file say what the draft was trained with") for title, severity in out]  # fmt: skip
+
+
+def _run(case: Serving, run: ServingRun) -> list[Finding]:
+    reports = case.reports(run)
+    if not reports:
+        return [Finding("E001", Severity.BLOCKED, f"run {run.name!r} has no log, metrics or responses", "case.toml",
+                        remedy="save the engine's log or /metrics and name them in [[serving]]")]  # fmt: skip
+    findings = _logged_ids(run, reports)
+    best = next((r for r in reports if r.accept_length is not None), None)
+    notes = list(dict.fromkeys(note for r in reports for note in r.notes))
+    if notes:
+        findings.append(Finding("E008", Severity.INFO, "; ".join(notes), ", ".join(reports[0].files)))
+    if best is None or best.drafts is None:
+        return [*findings, Finding("E001", Severity.BLOCKED, f"run {run.name!r}: its files hold no acceptance counts",
+                                   ", ".join(f for r in reports for f in r.files),
+                                   remedy="give /metrics or per-request responses")]  # fmt: skip
+    try:
+        reading = case.served(run).reading
+        predicted = case.evaluate(reading, run.steps or 0) if reading else None
+    except Blocked as error:
+        return [
+            *findings,
+            Finding("E001", Severity.BLOCKED, f"no prediction for run {run.name!r}: {error}", run.name),
+        ]
+    if predicted is None:
+        return findings
+    findings.append(_agreement(run, best, predicted))
+    return findings + _rounds(case, run, reports, predicted)
+
+
+def _agreement(run: ServingRun, report: EngineReport, predicted: Evaluation) -> Finding:
+    mine, theirs = predicted.length, report.accept_length
+    assert theirs is not None
+    extra = end_effect(list(predicted.parts.values()), predicted.steps)
+    low, high = min(mine.low, mine.value - 0.01), max(mine.high, mine.value + 0.01) + extra
+    agrees = low <= theirs <= high
+    measured = f"engine {theirs:.3f} ({report.drafts} rounds), predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}] " \
+               f"({mine.n} rounds)"  # fmt: skip
+    where = f"{report.source}: {', '.join(report.files)}"
+    evidence = f"reading of run {run.name!r}: {show(predicted.reading.aux)}; engines count drafts accepted past a request's " \
+               f"end, which adds at most {extra:.3f} here"  # fmt: skip
+    if agrees:
+        return Finding("E001", Severity.PASS, f"the engine's accept length {theirs:.2f} is what its reading predicts", where,
+                       measured, evidence=evidence)  # fmt: skip
+    below = theirs < mine.value
+    return Finding(
+        "E001", Severity.WARN if below else Severity.INFO,
+        f"the engine reports {theirs:.2f}, {'less' if below else 'more'} than the {mine.value:.2f} its reading predicts",
+        where, measured, "agreement within the interval", evidence,
+        "not on the files' side: texts differ, or the engine's state (prefix cache, chunked prefill, KV dtype) is suspect",
+    )  # fmt: skip
+
+
+def _rounds(case: Serving, run: ServingRun, reports: list[EngineReport], predicted: Evaluation) -> list[Finding]:
+    report = next((r for r in reports if r.requests), None)
+    if report is None:
+        return []
+    found = compare_requests(report.requests, predicted.parts, case.samples)
+    if not found.matches:
+        return [Finding("E003", Severity.NOT_COMPARABLE, "no request has the tokens of a sample", ", ".join(report.files),
+                        remedy="serve the recorded prompts with return_token_ids to compare round by round")]  # fmt: skip
+    counts = found.counts
+    differ = [m for m in found.matches if not m.equal]
+    words = "; ".join(f"{m.sample} from round {m.first}" + (" (its last)" if m.last_only else "") for m in differ)
+    severity = Severity.PASS if counts["equal"] >= 0.7 * counts["matched"] else Severity.WARN
+    return [Finding(
+        "E003", severity,
+        f"accepted drafts equal the engine's round by round in {counts['equal']} of {counts['matched']} requests",
+        ", ".join(report.files), measured=words or "all equal", expected="equal, but for the last round and near-ties",
+        evidence="a last round may count drafts past the request's end; states are stored in bfloat16",
+    )]  # fmt: skip
+
+
+def _logged_ids(run: ServingRun, reports: list[EngineReport]) -> list[Finding]:
+    logged = next((r.ids for r in reports if r.ids), ())
+    if not logged or run.aux_ids is None:
+        return []
+    if sorted(logged) == sorted(run.aux_ids):
+        return [Finding("E005", Severity.PASS, f"the log confirms the ids {list(logged)}", run.log or "")]
+    return [Finding("E005", Severity.FAIL, "the log names other layer ids than the case", run.log or "",
+                    measured=f"log {list(logged)}", expected=f"case.toml {list(run.aux_ids)}", evidence="log line",
+                    remedy="correct aux_ids in case.toml, or give the log of this run")]  # fmt: skip
+
+
+def _cost(case: Serving) -> list[Finding]:
+    run, base = case.run, case.baseline
+    if run is None or base is None or not run.speculative:
+        return []
+    if not (run.seconds and run.tokens and base.seconds and base.tokens):
+        return []
+    measured = next((r.accept_length for r in case.reports(run) if r.accept_length is not None), None)
+    if measured is None:
+        return []
+    found = cost(measured, run.tokens / run.seconds, base.tokens / base.seconds)
+    words = f"{run.tokens / run.seconds:.1f} tok/s against {base.tokens / base.seconds:.1f} without: {found.speedup:.2f}×; " \
+            f"a round costs {found.round_cost:.2f} plain steps"  # fmt: skip
+    slower = found.speedup < 1
+    return [Finding(
+        "E004", Severity.WARN if slower else Severity.INFO,
+        f"speculation is {1 / found.speedup:.1f} times slower than none: it breaks even at accept length {found.round_cost:.2f}"
+        if slower else f"speculation is {found.speedup:.2f} times faster than none",
+        "case.toml: seconds, tokens", words, f"accept length above {found.round_cost:.2f}",
+        "round cost = accept length / speed-up, both measured",
+        "mend the acceptance first; then fewer draft tokens" if slower else "",
+    )]  # fmt: skip
+
+
+def _repaired(case: Serving) -> list[Finding]:
+    """Another run whose reading has the fitted wiring: what the repair is worth in the engine itself."""
+    if case.run is None or case.configured.reading is None:
+        return []
+    fitted, now = case.scan.fitted, case.configured.reading
+    if now.aux == fitted.aux:
+        return []
+    for other in case.runs:
+        reading = _reading(case, other)
+        if other is case.run or reading is None or reading.aux != fitted.aux or other.steps != case.run.steps:
+            continue
+        measured = next((r.accept_length for r in case.reports(other) if r.accept_length is not None), None)
+        if measured is None:
+            continue
+        predicted = case.evaluate(fitted, other.steps or 0).length
+        return [Finding(
+            "E006", Severity.INFO, f"after the repair the engine measured accept length {measured:.2f} (run {other.name!r}); "
+            f"the lab predicts {predicted.value:.2f}", f"run {other.name!r}",
+            measured=f"engine {measured:.3f}, predicted {predicted.value:.3f} [{predicted.low:.3f}, {predicted.high:.3f}]",
+            evidence=f"K={other.steps}, boundaries {show(fitted.aux)}",
+        )]  # fmt: skip
+    return []
+
+
+def _reading(case: Serving, run: ServingRun) -> Reading | None:
+    try:
+        return case.served(run).reading if run.speculative else None
+    except LabError:
+        return None
+
+
+def _training(case: Serving) -> list[Finding]:
+    stated = list(case.training_accuracy)
+    if not stated:
+        return []
+    length = length_from_accuracy(stated)
+    return [Finding(
+        "E007", Severity.INFO, f"training's accuracies would give accept length {length:.2f} at K={len(stated)} if they were "
+        "conditional rates", "case.toml: [training] accuracy", ", ".join(f"{a:.3f}" for a in stated),
+        evidence="1 + Σ Π accuracy; they are marginal and teacher-forced, so this is an upper estimate, not a promise",
+    )]  # fmt: skip
+
+
+def _engines(case: Serving) -> list[Finding]:
+    fitted = case.scan.fitted
+    lines = []
+    for name, found in case.everyone.items():
+        if found.reading is None:
+            lines.append(f"{name}: refuses ({found.refused[0] if found.refused else 'no reading'})")
+        else:
+            diff = found.reading.diff(fitted)
+            wrong = ", ".join(k for k in diff if k not in ("dropped", "second_norm", "rope.rule", "dtype"))
+            lines.append(
+                f"{name}: reads {show(found.reading.aux)}" + (f", differs in {wrong}" if wrong else ", as fitted")
+            )
+    return [Finding("E009", Severity.INFO, "as its config stands, this checkpoint is read by each engine as follows",
+                    "draft config.json", measured="; ".join(lines), evidence="docs/readings.md; SGLang by reading")]  # fmt: skip

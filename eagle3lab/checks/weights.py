@@ -1,0 +1,226 @@
+"""Is the checkpoint whole: names, shapes, values, config against tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from eagle3lab.dialects.common import flag, nested_ids, top_level_ids
+from eagle3lab.draft import Draft
+from eagle3lab.records import Finding, Severity
+from eagle3lab.stats import TensorStats, all_stats
+
+CODES = {
+    "W001": "tensors that no EAGLE-3 program knows",
+    "W002": "shapes against the architecture",
+    "W003": "NaN, infinite or all-zero tensors",
+    "W004": "config flags against the tensors in the file",
+    "W005": "number of layer ids against the width of fc",
+    "W006": "tensors that every program takes from elsewhere",
+    "W007": "position limit against the recorded texts",
+}
+
+
+def check(draft: Draft, longest: int | None = None, stats: Mapping[str, TensorStats] | None = None) -> list[Finding]:
+    """All findings about the checkpoint alone.
+
+    Args:
+        draft: the checkpoint.
+        longest: tokens of the longest recorded sample, None when there are none.
+        stats: statistics by stored name where the caller has them already.
+    """
+    stats = stats or all_stats(draft.tensors, draft.tensors.read)
+    return [
+        *_unknown(draft),
+        *_shapes(draft),
+        *_values(draft, stats),
+        *_flags(draft),
+        *_ids(draft),
+        *_elsewhere(draft),
+        *_limit(draft, longest),
+    ]
+
+
+def _unknown(draft: Draft) -> list[Finding]:
+    if not draft.unknown:
+        return [Finding("W001", Severity.PASS, f"all {len(draft.tensors)} tensors are known", draft.path.name)]
+    return [
+        Finding(
+            "W001", Severity.WARN, f"{len(draft.unknown)} tensors are unknown to the lab", draft.path.name,
+            measured=", ".join(draft.unknown), expected="names of an EAGLE-3 draft (engines.md 2.1)",
+            evidence="read from the header",
+            remedy="SGLang drops unknown tensors in silence, vLLM refuses them: rename them, or remove them if they are "
+                   "not part of the draft",
+        )
+    ]  # fmt: skip
+
+
+def _shapes(draft: Draft) -> list[Finding]:
+    bad = [row for row in draft.rows if not row.fits]
+    if not bad:
+        a = draft.arch
+        fits = (
+            f"H {a.hidden}, A {a.aux} states of {a.target_hidden}, {a.heads} heads × {a.head_dim}, Vd {a.draft_vocab}"
+        )
+        return [Finding("W002", Severity.PASS, "every shape fits the architecture", measured=fits)]
+    return [
+        Finding(
+            "W002", Severity.FAIL, f"{row.stored} does not fit the architecture", f"{row.info.file}: {row.stored}",
+            measured=str(list(row.info.shape)),
+            expected=f"[{', '.join(row.symbols or ())}] = {list(row.expected or ())}",
+            evidence="header against config.json",
+            remedy=_shape_remedy(draft, row.canonical or "", row.info.shape),
+        )
+        for row in bad
+    ]  # fmt: skip
+
+
+def _shape_remedy(draft: Draft, name: str, shape: tuple[int, ...]) -> str:
+    hidden = draft.arch.hidden
+    if name.startswith("layers.0.self_attn") and len(shape) == 2 and shape[1] == hidden:
+        return (
+            f"it takes H = {hidden} where EAGLE-3 feeds the normed embedding and the normed state side by side, 2H = "
+            f"{2 * hidden}: a plain decoder layer, as in EAGLE-1/2. No config edit helps; export or train an EAGLE-3 draft"
+        )
+    if name.startswith("layers.") and not name.startswith("layers.0.") and len(shape) == 2 and shape[1] == 2 * hidden:
+        return f"only the first layer takes 2H = {2 * hidden}; check how the layers are numbered"
+    if name in ("t2d", "embed_tokens.weight"):
+        return (
+            f"compare vocab_size in config.json ({draft.arch.vocab}) with the target's; padded vocabularies differ here"
+        )
+    return "compare config.json with the trainer's own; one of the two belongs to another draft"
+
+
+def _values(draft: Draft, stats: Mapping[str, TensorStats]) -> list[Finding]:
+    findings = []
+    for name, s in stats.items():
+        where = f"{draft.tensors[name].file}: {name}"
+        if s.nan or s.inf:
+            findings.append(Finding(
+                "W003", Severity.FAIL, f"{name} holds NaN or infinite values", where,
+                measured=f"NaN {s.nan:.3%}, infinite {s.inf:.3%}", expected="none",
+                evidence="every element was read",
+                remedy="a tensor that is NaN throughout was never loaded by its trainer (speculators starts so): save again",
+            ))  # fmt: skip
+        elif s.zero == 1 and name.split(".")[-1] not in ("d2t", "bias"):
+            findings.append(Finding(
+                "W003", Severity.WARN, f"{name} is zero throughout", where, measured="100 % zeros",
+                expected="trained values", evidence="every element was read", remedy="export the draft again",
+            ))  # fmt: skip
+    return findings or [Finding("W003", Severity.PASS, "no NaN, no infinity, no all-zero weight",
+                                measured=f"{len(stats)} tensors read whole")]  # fmt: skip
+
+
+def _flags(draft: Draft) -> list[Finding]:
+    config, findings = draft.config, []
+    for key, name in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
+        on, there = flag(config, key), name in draft
+        if on != there:
+            findings.append(Finding(
+                "W004", Severity.FAIL, f"{name} is {'in the file' if there else 'missing'}, but {key} is {str(on).lower()}",
+                f"config.json: {key}", measured=f"{key} = {str(on).lower()}, {name} {'present' if there else 'absent'}",
+                expected="both or neither",
+                evidence="header against config.json",
+                remedy=f"set {key} to true in config.json" if there
+                else f"export again with {name}; speculators would load all ones in its place",
+            ))  # fmt: skip
+    declared = config.get("head_dim") or draft.arch.hidden // draft.arch.heads
+    if declared != draft.arch.head_dim:
+        findings.append(Finding(
+            "W004", Severity.FAIL, f"head_dim is {draft.arch.head_dim} by the tensors, {declared} by config.json",
+            "config.json: head_dim", measured=f"q_proj rows / {draft.arch.heads} heads = {draft.arch.head_dim}",
+            expected=str(declared), evidence="header against config.json",
+            remedy=f"set head_dim to {draft.arch.head_dim}",
+        ))  # fmt: skip
+    stated = config.get("num_hidden_layers")
+    if stated is not None and stated != draft.arch.layers:
+        findings.append(Finding(
+            "W004", Severity.WARN, f"config.json says {stated} layers, the file holds {draft.arch.layers}",
+            "config.json: num_hidden_layers", measured=str(draft.arch.layers), expected=str(stated),
+            evidence="counted from tensor names",
+            remedy=f"set num_hidden_layers to {draft.arch.layers}; the number was copied from the target",
+        ))  # fmt: skip
+    if config.get("tie_word_embeddings") and "lm_head.weight" in draft:
+        findings.append(Finding(
+            "W004", Severity.WARN, "tie_word_embeddings is true, but the file has its own lm_head",
+            "config.json: tie_word_embeddings", measured="true", expected="false",
+            evidence="by reading: SGLang would use embed_tokens as head and drop lm_head.weight in silence",
+            remedy="set tie_word_embeddings to false",
+        ))  # fmt: skip
+    return findings or [Finding("W004", Severity.PASS, "config flags agree with the tensors")]
+
+
+def _ids(draft: Draft) -> list[Finding]:
+    found = {"eagle_aux_hidden_state_layer_ids": top_level_ids(draft.config),
+             "eagle_config.eagle_aux_hidden_state_layer_ids": nested_ids(draft.config)}  # fmt: skip
+    findings = [
+        Finding(
+            "W005", Severity.FAIL, f"{len(ids)} layer ids, but fc takes {draft.arch.aux} states", f"config.json: {key}",
+            measured=str(list(ids)),
+            expected=f"{draft.arch.aux} ids (fc has {draft.arch.aux * draft.arch.target_hidden} columns, "
+                     f"a state {draft.arch.target_hidden})",
+            evidence="header against config.json", remedy=f"list the {draft.arch.aux} layers the draft was trained on",
+        )
+        for key, ids in found.items()
+        if ids and len(ids) != draft.arch.aux
+    ]  # fmt: skip
+    both = [ids for ids in found.values() if ids]
+    if len(both) == 2 and both[0] != both[1]:
+        findings.append(Finding(
+            "W005", Severity.WARN, "two lists of layer ids disagree", "config.json",
+            measured="; ".join(f"{k} = {list(v or ())}" for k, v in found.items()), expected="one list",
+            evidence="vLLM reads the top-level one first, SGLang only the nested one, each in its own numbering",
+            remedy="keep each list in the numbering of the engine that reads it: see notebook 04 for both",
+        ))  # fmt: skip
+    if not both:
+        findings.append(Finding(
+            "W005", Severity.INFO, "config.json names no layer ids: every engine takes its default, boundaries (2, L//2, L-3)",
+            "config.json", measured="no ids", evidence="engines.md 5",
+            remedy="write the ids down if the draft was trained on others",
+        ))  # fmt: skip
+    return findings or [Finding("W005", Severity.PASS, f"{draft.arch.aux} layer ids for {draft.arch.aux} states")]
+
+
+def _elsewhere(draft: Draft) -> list[Finding]:
+    findings = []
+    if "embed_tokens.weight" not in draft:
+        same = draft.arch.hidden == draft.arch.target_hidden
+        findings.append(Finding(
+            "W006", Severity.INFO if same else Severity.FAIL,
+            "the file has no embed_tokens: every engine takes the target's" if same
+            else "the file has no embed_tokens, and the target's rows do not fit",
+            draft.path.name, measured=f"H {draft.arch.hidden}, Ht {draft.arch.target_hidden}",
+            expected="H = Ht, or embed_tokens in the file", evidence="read from the header",
+            remedy="" if same else "export the draft with its own embed_tokens",
+        ))  # fmt: skip
+    if "lm_head.weight" not in draft:
+        whole = draft.arch.draft_vocab == draft.arch.vocab
+        findings.append(Finding(
+            "W006", Severity.WARN if whole else Severity.FAIL,
+            "the file has no lm_head: the target's head would be needed" if whole
+            else "the file has no lm_head, and a reduced draft vocabulary cannot borrow one",
+            draft.path.name, measured=f"Vd {draft.arch.draft_vocab}, V {draft.arch.vocab}",
+            expected="lm_head.weight [Vd, H]", evidence="read from the header",
+            remedy="export the draft with its lm_head; SGLang's MLA drafts start with a random one and accept nothing "
+                   "(sglang#27908)",
+        ))  # fmt: skip
+    return findings
+
+
+def _limit(draft: Draft, longest: int | None) -> list[Finding]:
+    limit = draft.config.get("max_position_embeddings")
+    if not limit or not longest:
+        return []
+    if longest <= limit:
+        return [
+            Finding(
+                "W007",
+                Severity.PASS,
+                f"the longest sample ({longest} tokens) is within the draft's {limit} positions",
+            )
+        ]
+    return [Finding(
+        "W007", Severity.WARN, f"{longest - limit} positions lie past the draft's table of {limit}",
+        "config.json: max_position_embeddings", measured=f"longest sample {longest} tokens", expected=f"at most {limit}",
+        evidence="header against config.json",
+        remedy="raise max_position_embeddings to the target's; engines size their RoPE table by it and may crash past it",
+    )]  # fmt: skip

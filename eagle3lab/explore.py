@@ -1,0 +1,193 @@
+"""Controls for looking around: a drawing function and its choices; without a front end, one still picture.
+
+The only module that imports ipywidgets, and only when a control is really built: the mere creation of a widget leaves
+state in the notebook that a shared report would then depend on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from IPython.display import display
+
+from eagle3lab import plots, tables, views
+from eagle3lab.case import Case
+from eagle3lab.errors import LabError
+from eagle3lab.reading import Aux, show
+from eagle3lab.stats import histogram
+
+FORCE = "EAGLE3LAB_WIDGETS"
+"""Environment variable: 1 builds controls in any kernel (tests), 0 never."""
+
+FRONT_ENDS = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
+"""Set for kernels that Jupyter, VS Code or Colab started; papermill's and nbclient's kernels have none of them."""
+
+ALL = "all headline samples"
+
+Choice = tuple[Sequence[Any], Any]
+"""Options and the one to start from."""
+
+
+def has_front_end() -> bool:
+    """Whether somebody can move a control in this kernel."""
+    forced = os.environ.get(FORCE)
+    return forced == "1" if forced in ("0", "1") else any(os.environ.get(name) for name in FRONT_ENDS)
+
+
+def explore(draw: Callable[..., Sequence[Any]], interactive: bool, **choices: Choice) -> None:
+    """Shows ``draw`` for a choice of its arguments.
+
+    Args:
+        draw: takes the choices by name, returns the objects to display.
+        interactive: the notebook's ``INTERACTIVE``.
+        choices: options and start of each argument; a ``range`` becomes a slider, everything else a dropdown.
+    """
+    if not (interactive and has_front_end()):
+        display(*draw(**{name: start for name, (_, start) in choices.items()}))
+        return
+    import ipywidgets as widgets
+
+    controls = {name: _control(widgets, name, options, start) for name, (options, start) in choices.items()}
+
+    def redraw(**values: Any) -> None:
+        try:
+            display(*draw(**values))
+        except LabError as error:
+            display(tables.facts([("not possible", str(error))]))
+
+    shown = widgets.interactive_output(redraw, controls)
+    row = widgets.HBox(list(controls.values()), layout=widgets.Layout(flex_flow="row wrap"))
+    display(widgets.VBox([row, shown]))
+
+
+def _control(widgets: Any, name: str, options: Sequence[Any], start: Any) -> Any:
+    label = name.replace("_", " ")
+    if isinstance(options, range):
+        return widgets.IntSlider(
+            value=start, min=options.start, max=max(options.start, options.stop - 1), step=options.step, description=label,
+            continuous_update=False,
+        )  # fmt: skip
+    return widgets.Dropdown(options=list(options), value=start, description=label)
+
+
+def tensor(case: Case, interactive: bool) -> None:
+    """Value distribution of one tensor (notebook 01)."""
+    names = [n for n, info in case.draft.tensors.items() if len(info.shape) == 2]
+
+    def draw(tensor: str) -> list[Any]:
+        picture = plots.value_histograms({tensor: histogram(case.draft.tensors.read(tensor))}, columns=1)
+        rows = [row for row in case.draft.rows if row.stored == tensor]
+        return [picture, tables.tensors(rows, case.stats)]
+
+    explore(draw, interactive, tensor=(names, names[0]))
+
+
+def draft_ids(case: Case, interactive: bool) -> None:
+    """Rows of the vocabulary map from a chosen draft id on (notebook 02)."""
+    size = case.draft.arch.draft_vocab
+
+    def draw(first_draft_id: int) -> list[Any]:
+        return [tables.vocab_rows(views.vocab_rows(case, first_draft_id))]
+
+    explore(draw, interactive, first_draft_id=(range(0, size, max(1, size // 100)), 0))
+
+
+def states(case: Case, interactive: bool, sample: str = "") -> None:
+    """RMS of the states and cosines of one sample (notebook 03)."""
+    names = list(case.samples)
+
+    def draw(sample: str) -> list[Any]:
+        spans = case.sample(sample).spans
+        return [plots.rms_by_position(views.rms_of(case, sample), spans=spans),
+                plots.cosine_matrix(*views.cosines(case, sample))]  # fmt: skip
+
+    explore(draw, interactive, sample=(names, sample or case.sample().name))
+
+
+def wiring(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> None:
+    """Accuracy and accept length of a wiring set by hand: one dropdown a slot of fc (notebook 04)."""
+    one = case.sample(sample)
+    held = list(one.boundaries)
+    start: Aux = case.aux or case.fitted.aux
+    slots: dict[str, Choice] = {f"slot_{i}": (held, b if b in held else held[0]) for i, b in enumerate(start)}
+    names = [*case.samples, ALL]
+
+    def draw(sample: str, **chosen: int) -> list[Any]:
+        aux = tuple(chosen[f"slot_{i}"] for i in range(len(slots)))
+        reading = case.fitted.replace(aux=aux)
+        found = case.evaluate(reading, steps, () if sample == ALL else [sample])
+        label = f"boundaries {show(aux)}"
+        return [
+            tables.acceptance([views.acceptance_row(label, found)], definition=f"{sample}; {words(case, aux)}"),
+            plots.accuracy_by_step(
+                {label: found.counts.accuracy}, n=found.counts.scored, training=case.file.accuracy or None
+            ),
+        ]
+
+    explore(draw, interactive, sample=(names, one.name), **slots)
+
+
+def words(case: Case, aux: Aux) -> str:
+    """How a wiring differs from the configured and from the fitted one."""
+    configured = case.configured.reading
+    parts = []
+    for name, other in (("configured", configured.aux if configured else None), ("fitted", case.fitted.aux)):
+        if other == aux:
+            parts.append(f"this is the {name} wiring")
+        elif other is not None and len(other) == len(aux):
+            slots = [f"slot {i}: {b} instead of {a}" for i, (a, b) in enumerate(zip(other, aux, strict=True)) if a != b]
+            parts.append(f"against the {name} one, {'; '.join(slots)}")
+    return "; ".join(parts)
+
+
+def predictions(case: Case, interactive: bool, sample: str = "", steps: int = 0, count: int = 10) -> None:
+    """The draft's candidates beside the recorded tokens (notebook 04)."""
+    one = case.sample(sample)
+    last = max(0, sum(b - a for a, b in one.spans) - 2 - count)
+
+    def draw(sample: str, step: int, position: int) -> list[Any]:
+        return [tables.predictions(views.predictions(case, sample, step, position, count))]
+
+    explore(draw, interactive, sample=(list(case.samples), one.name), step=(list(range(steps or case.steps)), 0),
+            position=(range(last + 1), 0))  # fmt: skip
+
+
+def strip(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> None:
+    """The token strip of one sample under the fitted or the configured reading (notebook 05)."""
+    choices = ["fitted", "configured"] if case.configured.reading else ["fitted"]
+
+    def draw(sample: str, reading: str) -> list[Any]:
+        chosen = case.fitted if reading == "fitted" else case.configured.reading
+        assert chosen is not None
+        found = case.evaluate(chosen, steps, [sample])
+        caption = f"{sample}, {reading} {show(chosen.aux)}: accept length {found.counts.accept_length:.2f}, " \
+                  f"{found.counts.rounds} rounds, K={found.steps}"  # fmt: skip
+        return [tables.token_strip(**views.strip(case, sample, steps, chosen), caption=caption)]
+
+    explore(draw, interactive, sample=(list(case.samples), case.sample(sample).name), reading=(choices, "fitted"))
+
+
+def gain(case: Case, interactive: bool) -> None:
+    """Speed-up against accept length for a chosen cost of a round (notebook 06)."""
+    found = views.throughput(case)
+    if found is None:
+        display(
+            tables.facts(
+                [
+                    (
+                        "throughput",
+                        "two timed runs are needed, one without speculation: seconds and tokens in case.toml",
+                    )
+                ]
+            )
+        )
+        return
+    measured = f"{found['round_cost']:.2f}"
+    options = list(dict.fromkeys([measured, "1.20", "1.50", "2.00", "2.50", "3.00"]))
+
+    def draw(round_cost: str) -> list[Any]:
+        return [plots.throughput(baseline=found["baseline"], points=found["points"], round_cost=float(round_cost))]
+
+    explore(draw, interactive, round_cost=(options, measured))

@@ -1,0 +1,123 @@
+"""The engine's numbers beside the lab's: requests round by round, training's accuracy, throughput arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from eagle3lab.acceptance import Acceptance
+from eagle3lab.counts import RequestReport
+from eagle3lab.records import Sample
+
+
+def length_from_accuracy(accuracy: Sequence[float]) -> float:
+    """Accept length (bonus included) if per-step accuracies were conditional rates: 1 + Σ_k Π_{i≤k} acc_i.
+
+    SpecForge's ``simulated_acc_len`` plus one. Upper-biased: training's accuracies are marginal.
+    """
+    return 1 + sum(math.prod(accuracy[: k + 1]) for k in range(len(accuracy)))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Throughput arithmetic of one run beside a baseline without speculation.
+
+    Attributes:
+        accept_length: tokens a round.
+        speedup: tokens/s of the run over the baseline's.
+        round_cost: cost of a round in plain decoding steps: accept length / speedup. It is also the accept length
+            that breaks even.
+    """
+
+    accept_length: float
+    speedup: float
+    round_cost: float
+
+
+def cost(accept_length: float, tokens_per_second: float, baseline: float) -> Cost:
+    """Cost of a round from two throughputs (same prompts, same concurrency)."""
+    speedup = tokens_per_second / baseline
+    return Cost(accept_length, speedup, accept_length / speedup)
+
+
+@dataclass(frozen=True)
+class RequestMatch:
+    """One engine request beside the prediction for the same text.
+
+    Attributes:
+        sample: the sample with the same tokens.
+        predicted: accepted drafts, round by round.
+        measured: the engine's, round by round.
+        equal: all rounds equal.
+        last_only: they differ in the last round only, where the engine may count drafts past the request's end.
+        first: the first round that differs, None when equal.
+    """
+
+    sample: str
+    predicted: tuple[int, ...]
+    measured: tuple[int, ...]
+    equal: bool
+    last_only: bool
+    first: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All requests of a run beside their predictions."""
+
+    matches: tuple[RequestMatch, ...] = ()
+    unmatched: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def compare_requests(
+    requests: Sequence[RequestReport], parts: Mapping[str, Acceptance], samples: Mapping[str, Sample]
+) -> Comparison:
+    """Pairs an engine's requests with samples of the same tokens and compares their rounds.
+
+    A request matches a sample when prompt and reply equal the recorded tokens from its first span on. The recording
+    may close a cut reply with template tokens, so the reply must equal the span, not the rest of the text.
+    """
+    keyed = {}
+    for name, part in parts.items():
+        sample = samples[name]
+        if len(sample.spans) == 1:
+            a, b = sample.spans[0]
+            keyed[tuple(sample.input_ids[:a].tolist()), tuple(sample.input_ids[a:b].tolist())] = part
+    matches = []
+    for request in requests:
+        found = keyed.get((request.prompt_ids, request.token_ids))
+        if found is None:
+            continue
+        predicted = tuple(r.accepted for r in found.rounds)
+        first = next((i for i, (p, m) in enumerate(zip(predicted, request.accepted, strict=False)) if p != m), None)
+        if first is None and len(predicted) != len(request.accepted):
+            first = min(len(predicted), len(request.accepted))
+        last = (
+            first is not None
+            and first >= len(request.accepted) - 1
+            and abs(len(predicted) - len(request.accepted)) <= 1
+        )
+        matches.append(RequestMatch(found.sample, predicted, request.accepted, first is None, last, first))
+    return Comparison(
+        tuple(matches),
+        len(requests) - len(matches),
+        {
+            "requests": len(requests),
+            "matched": len(matches),
+            "equal": sum(m.equal for m in matches),
+            "last_round_only": sum(m.last_only for m in matches),
+        },
+    )
+
+
+def end_effect(parts: Sequence[Acceptance], steps: int) -> float:
+    """How much an engine's accept length can exceed the walk's, because a recording stops at the reply's end.
+
+    An engine also counts drafts accepted past the end of a request (vLLM, measured): at most K minus what the last
+    rounds of the walk could offer, and one more round a request where the walk ends on its very last row.
+    """
+    rounds = sum(len(p.rounds) for p in parts)
+    last = [p.rounds[-1] for p in parts if p.rounds]
+    return sum(steps - r.offered for r in last if r.accepted == r.offered) / rounds if rounds else 0.0

@@ -1,0 +1,120 @@
+"""A draft's weights, loaded once, and what the target lends it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from eagle3lab.draft import Draft
+from eagle3lab.errors import BadFile, BadShape, Blocked
+from eagle3lab.norms import rms_norm
+from eagle3lab.reading import FINAL, Aux, Reading
+from eagle3lab.records import Sample
+from eagle3lab.target import Target
+from eagle3lab.vocab import VocabMap
+
+
+class Model:
+    """A draft's weights, loaded once in one dtype on one device, for any Reading.
+
+    Args:
+        draft: the checkpoint.
+        target: needed where the reading takes the target's embedding, head or final norm.
+        device: torch device; the CPU result is deterministic.
+    """
+
+    def __init__(self, draft: Draft, target: Target | None = None, device: str = "cpu"):
+        self.draft, self.target = draft, target
+        self.device = torch.device(device)
+        self._weights: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def weight(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The canonical tensor in ``dtype`` on the device, cached."""
+        key = (name, dtype)
+        if key not in self._weights:
+            self._weights[key] = self.draft.weight(name).to(self.device, dtype)
+        return self._weights[key]
+
+    def optional(self, name: str, reading: Reading, dtype: torch.dtype) -> Tensor | None:
+        """The tensor, or None when the file lacks it or the reading drops it."""
+        return self.weight(name, dtype) if name in self.draft and name not in reading.dropped else None
+
+    def embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
+        """Embedding rows of target ids ``tokens`` [R] → [R, H]."""
+        if reading.embedding == "own":
+            table = self.draft.weight("embed_tokens.weight")
+            if int(tokens.max()) >= len(table):
+                raise BadFile(
+                    self.draft.path,
+                    f"embed_tokens.weight has {len(table)} rows, token {int(tokens.max())} is asked",
+                )
+            rows = table[tokens.cpu()]
+        else:
+            rows = self._need_target("its embedding rows").embedding(tokens.cpu())
+        if rows.shape[-1] != self.draft.arch.hidden:
+            raise BadShape(
+                "embedding",
+                f"the target's rows are {rows.shape[-1]} wide",
+                f"the draft takes H = {self.draft.arch.hidden}",
+                ["draft and target differ in width, so the draft must carry its own embed_tokens: export it with them"],
+            )
+        return rows.to(self.device, dtype)
+
+    def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
+        """``lm_head`` [Vd, H]: the draft's own, or the target's rows of the draft vocab."""
+        if reading.head == "own":
+            return self.weight("lm_head.weight", dtype)
+        key = ("target lm_head", dtype)
+        if key not in self._weights:
+            hot = self.vocab_map(reading).hot_token_id
+            self._weights[key] = self._need_target("its lm_head rows").head(hot).to(self.device, dtype)
+        return self._weights[key]
+
+    def vocab_map(self, reading: Reading) -> VocabMap:
+        """The draft's map as the reading reads it."""
+        return self.draft.vocab_map(reading.vocab_map)
+
+    def aux_states(self, sample: Sample, aux: Aux) -> list[Tensor]:
+        """The recorded states ``aux`` names, each [T, Ht], as stored.
+
+        Raises:
+            Blocked: one is not recorded; the text lists those that are.
+        """
+        missing = [k for k in aux if k != FINAL and k not in sample.states]
+        if missing:
+            raise Blocked(
+                f"{sample.path}: boundaries {missing} are not recorded; found {list(sample.boundaries)}. "
+                "Record them, or choose others"
+            )
+        return [self.final_state(sample) if k == FINAL else sample.states[int(k)] for k in aux]
+
+    def final_state(self, sample: Sample) -> Tensor:
+        """The target's post-norm final state [T, Ht], from the form that is recorded."""
+        if sample.final is not None and sample.final_norm == "post":
+            return sample.final
+        last = sample.final if sample.final is not None else sample.states.get(sample.last or -1)
+        if last is None:
+            raise Blocked(f"{sample.path}: no final state is recorded; record the last residual or the final state")
+        target = self._need_target("its final norm")
+        return rms_norm(last, target.norm_weight.to(last.dtype), target.eps)
+
+    def _need_target(self, what: str) -> Target:
+        if self.target is None:
+            raise Blocked(
+                f"the draft at {self.draft.path.name} needs the target for {what}; give [target] in case.toml"
+            )
+        return self.target
+
+    def fuse(self, states: list[Tensor], reading: Reading, dtype: torch.dtype) -> Tensor:
+        """Aux states, each [R, Ht], → the draft's first hidden state [R, H]."""
+        parts = [s.to(self.device, dtype) for s in states]
+        eps = self.draft.arch.eps
+        if reading.aux_norm == "fc_norm":
+            parts = [rms_norm(p, self.weight(f"fc_norm.{i}.weight", dtype), eps) for i, p in enumerate(parts)]
+        g = torch.cat(parts, -1)  # [R, A*Ht]
+        if reading.aux_norm == "input_norm":
+            g = rms_norm(g, self.weight("input_norm.weight", dtype), eps)
+        if reading.fc == "skipped":
+            return g
+        return F.linear(g, self.weight("fc.weight", dtype), self.optional("fc.bias", reading, dtype))  # [R, H]

@@ -1,0 +1,92 @@
+"""The search's result as JSON, remembered between the notebooks of one report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from eagle3lab.casefile import CaseFile
+from eagle3lab.reading import Reading
+from eagle3lab.records import Candidate, Interval, ScanResult
+
+SCHEMA = 1
+
+
+def fingerprint(case: CaseFile, starts: Sequence[Reading]) -> str:
+    """A hash over everything the search depends on: starts, sizes and times of the files, the lab's own code."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parent
+    listing = [*package.glob("*.py"), *_files(case.draft), *_files(case.target)]
+    if case.samples is not None:
+        listing += (
+            _files(case.samples) if case.samples.exists() else sorted(case.samples.parent.glob(case.samples.name))
+        )
+    for file in listing:
+        stat = file.stat()
+        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    digest.update("\n".join([*(r.to_json() for r in starts), *case.exclude]).encode())
+    return digest.hexdigest()
+
+
+def _files(path: Path | None) -> list[Path]:
+    if path is None or not path.exists():
+        return []
+    return sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+
+
+def load(file: Path, key: str) -> ScanResult | None:
+    """The remembered result, None when there is none or an input has changed."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if content.get("schema") != SCHEMA or content.get("key") != key:
+        return None
+    return from_dict(content["result"])
+
+
+def save(file: Path, key: str, result: ScanResult) -> None:
+    """Remembers ``result``, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part.write_text(json.dumps({"schema": SCHEMA, "key": key, "result": to_dict(result)}), encoding="utf-8")
+    part.replace(file)
+
+
+def to_dict(result: ScanResult) -> dict[str, Any]:
+    """JSON-ready fields."""
+    return {
+        **{
+            k: v
+            for k, v in vars(result).items()
+            if k in ("path", "undetermined", "tried", "evidence", "fits", "floor", "matrix_rows")
+        },
+        "fitted": result.fitted.to_dict(),
+        "ties": [r.to_dict() for r in result.ties],
+        "margin": asdict(result.margin),
+        "ranking": [{**vars(c), "reading": c.reading.to_dict()} for c in result.ranking],
+        "matrix": [[slot, boundary, value] for (slot, boundary), value in result.matrix.items()],
+    }
+
+
+def from_dict(plain: dict[str, Any]) -> ScanResult:
+    """The result that `to_dict` wrote."""
+    return ScanResult(
+        fitted=Reading.from_dict(plain["fitted"]),
+        ties=tuple(Reading.from_dict(r) for r in plain["ties"]),
+        margin=Interval(**plain["margin"]),
+        ranking=tuple(Candidate(**{**c, "reading": Reading.from_dict(c["reading"])}) for c in plain["ranking"]),
+        path=tuple((str(f), str(a), str(b), float(g)) for f, a, b, g in plain["path"]),
+        undetermined=tuple(plain["undetermined"]),
+        tried=plain["tried"],
+        matrix={(int(s), int(b)): float(v) for s, b, v in plain["matrix"]},
+        matrix_rows=plain["matrix_rows"],
+        evidence=plain["evidence"],
+        fits=plain["fits"],
+        floor=plain["floor"],
+    )

@@ -1,0 +1,277 @@
+"""Which reading fits: wirings of the recorded states first, then the other fields, until nothing helps.
+
+The score is step-by-step accuracy on recorded tokens, on the same rows for every reading; comparisons are paired and
+their intervals drawn over samples. Candidates race: the first round gives each a handful of rows, later rounds give
+the survivors more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+from eagle3lab.bench import Bench, Score, paired
+from eagle3lab.errors import LabError
+from eagle3lab.model import Model
+from eagle3lab.reading import FINAL, Aux, Reading, show
+from eagle3lab.records import Candidate, Interval, Sample, ScanResult
+
+EXHAUSTIVE = 1000
+"""Up to so many wirings all are tried; above, slots are searched one after another, from several starts."""
+
+ROUNDS = ((24, 1, 0.08), (80, 2, 0.4), (80, 6, 0.7), (None, None, 1.0))
+"""The race: rows a sample, samples, share of the candidates that goes on (None: all)."""
+
+BASES = (10000.0, 500000.0, 1000000.0)
+Progress = Callable[[str], None]
+
+
+def search(
+    model: Model, samples: Sequence[Sample], starts: Sequence[Reading], progress: Progress | None = None
+) -> ScanResult:
+    """Finds the reading under which the draft predicts the recording.
+
+    Args:
+        model: the draft's weights.
+        samples: recordings with the states to choose from.
+        starts: readings to begin with: configured first, then trained and others; each must be runnable on the samples.
+        progress: called with one line a stage.
+
+    Raises:
+        LabError: no start can be run, or nothing can be scored.
+    """
+    say = progress or (lambda _: None)
+    bench = Bench(model, samples)
+    say(f"search: {len(starts)} starting points, boundaries {list(bench.boundaries)}")
+    current = _best_start(bench, starts)
+    path: list[tuple[str, str, str, float]] = []
+    ranking: list[Candidate] = []
+    ties: list[Reading] = []
+    while True:
+        best, ranking, ties = _wirings(bench, current, say)
+        gain = _gain(bench, best, current)
+        if best.aux != current.aux and gain.low > 0:
+            path.append(("aux", show(current.aux), show(best.aux), gain.value))
+            current = best
+        step = _one_field(bench, current, say)
+        if step is None:
+            break
+        change, gain_by_field, current = step
+        path.append((*change, gain_by_field))
+    undetermined = _undetermined(current, ties)
+    margin = _margin(bench, current, ranking, ties)
+    floor = _floor(bench, current)
+    top = bench.score([current], None, None)[0]
+    n = sum(h.numel() for h in top.hits)
+    matrix, matrix_rows = _matrix(bench, current)
+    return ScanResult(
+        fitted=current,
+        ties=tuple(ties),
+        margin=margin,
+        ranking=tuple(ranking),
+        path=tuple(path),
+        undetermined=undetermined,
+        tried=bench.tried,
+        matrix=matrix,
+        matrix_rows=matrix_rows,
+        evidence=f"{n} reply rows of {len(bench.samples)} samples, step 0",
+        fits=top.accuracy > max(3 * floor, floor + 0.05),
+        floor=floor,
+    )
+
+
+def _best_start(bench: Bench, starts: Sequence[Reading]) -> Reading:
+    runnable, reasons = [], []
+    for reading in dict.fromkeys(starts):
+        try:
+            score = bench.score([reading], 24, 1)[0]
+        except LabError as error:
+            reasons.append(str(error))
+        else:
+            runnable.append((score.mean_loglik, reading))
+    if not runnable:
+        # a start whose states are not recorded can still say everything but its wiring
+        held = bench.boundaries
+        aux = tuple(held[min(i, len(held) - 1)] for i in range(bench.model.draft.arch.aux))
+        if not starts:
+            raise LabError("search: no reading to start from")
+        moved = starts[0].replace(aux=aux)
+        try:
+            bench.score([moved], 24, 1)
+        except LabError as error:
+            raise LabError(
+                "search: no starting point can be run: " + "; ".join(dict.fromkeys([*reasons, str(error)]))
+            ) from error
+        return moved
+    first = runnable[0]
+    best = max(runnable, key=lambda pair: pair[0])
+    return best[1] if best[0] > first[0] + 0.05 else first[1]
+
+
+def _wirings(bench: Bench, current: Reading, say: Progress) -> tuple[Reading, list[Candidate], list[Reading]]:
+    slots, held = len(current.aux), bench.boundaries
+    if current.fc == "skipped" or FINAL in current.aux:
+        candidates = [current, *(current.replace(aux=(b,)) for b in held if slots == 1)]
+    elif len(held) ** slots <= EXHAUSTIVE:
+        candidates = [current.replace(aux=aux) for aux in _nearest_first(current.aux, held, slots)]
+    else:
+        candidates = _slot_by_slot(bench, current, held)
+    say(f"search: {len(candidates)} wirings")
+    return _race(bench, candidates)
+
+
+def _nearest_first(aux: Aux, held: Sequence[int], slots: int) -> list[Aux]:
+    """All ordered wirings with repetition, those near the configured one first (ties in score keep that order)."""
+    distance = lambda wiring: sum(a != b for a, b in zip(wiring, aux, strict=True))  # noqa: E731
+    return sorted(itertools.product(held, repeat=slots), key=distance)
+
+
+def _slot_by_slot(bench: Bench, current: Reading, held: Sequence[int]) -> list[Reading]:
+    """Coordinate search over slots from spread-out starts; returns every wiring that came close."""
+    spread = [tuple(sorted(pick)) for pick in itertools.combinations(held[:: max(1, len(held) // 6)], len(current.aux))]
+    first = [current.replace(aux=aux) for aux in [a for a in spread if len(a) == len(current.aux)]]
+    if all(b in held for b in current.aux):
+        first.insert(0, current)
+    scored = sorted(
+        zip([s.mean_loglik for s in bench.score(first, 24, 1)], range(len(first)), strict=True), reverse=True
+    )
+    found: dict[Reading, None] = {}
+    for _, i in scored[:4]:
+        best = first[i]
+        for _ in range(4):
+            before = best
+            for slot in range(len(best.aux)):
+                tries = [best.replace(aux=(*best.aux[:slot], b, *best.aux[slot + 1 :])) for b in held]
+                scores = [s.mean_loglik for s in bench.score(tries, 48, 1)]
+                order = sorted(range(len(tries)), key=lambda j: -scores[j])
+                found.update(dict.fromkeys(tries[j] for j in order[:4]))
+                best = tries[order[0]]
+            if best == before:
+                break
+    found.setdefault(first[0])
+    return list(found)
+
+
+def _race(bench: Bench, candidates: list[Reading]) -> tuple[Reading, list[Candidate], list[Reading]]:
+    """The best candidate, the finalists on all rows, and those that cannot be told from the best."""
+    field, scores = candidates, []
+    for rows, count, share in ROUNDS:
+        scores = bench.score(field, rows, count)
+        key = [(s.mean_loglik if share < 1 else s.accuracy, s.mean_loglik) for s in scores]
+        order = sorted(range(len(field)), key=lambda i: key[i], reverse=True)
+        order = order[: max(8, int(len(order) * share))] if share < 1 else order
+        field, scores = [field[i] for i in order], [scores[i] for i in order]
+    best = scores[0]
+    ranking = [
+        Candidate(r, int(sum(h.sum() for h in s.hits)), sum(h.numel() for h in s.hits), s.mean_loglik)
+        for r, s in zip(field, scores, strict=True)
+    ]
+    ties = [r for r, s in zip(field[1:], scores[1:], strict=True) if paired(best, s).low <= 0]
+    return field[0], ranking, ties
+
+
+def _gain(bench: Bench, best: Reading, current: Reading) -> Interval:
+    if not all(b == FINAL or b in bench.boundaries for b in current.aux):
+        return Interval(float("nan"), 1.0, 1.0, 0, "the configured states are not recorded")
+    first, second = bench.score([best, current], None, None)
+    return paired(first, second)
+
+
+def _one_field(bench: Bench, current: Reading, say: Progress) -> tuple[tuple[str, str, str], float, Reading] | None:
+    """The single change of another field that helps most, None when none helps beyond its interval."""
+    variants = list(_variants(bench.model, current))
+    say(f"search: {len(variants)} other single changes")
+    base, *scores = _runnable(bench, [current, *variants])
+    if base is None:
+        return None
+    gains = [(paired(s, base), v) for s, v in zip(scores, variants, strict=True) if s is not None]
+    better = [(gain.value, v) for gain, v in gains if gain.low > 0]
+    if not better:
+        return None
+    value, best = max(better, key=lambda pair: pair[0])
+    ((name, (old, new)),) = list(current.diff(best).items())[:1]
+    return (name, show(old), show(new)), value, best
+
+
+def _runnable(bench: Bench, readings: Iterable[Reading]) -> list[Score | None]:
+    scores: list[Score | None] = []
+    for reading in readings:
+        try:
+            scores.append(bench.score([reading], 40, 6, steps=2)[0])
+        except LabError:
+            scores.append(None)
+    return scores
+
+
+def _variants(model: Model, r: Reading) -> Iterable[Reading]:
+    """Readings one field away, as far as the files allow."""
+    yield r.replace(residual="post_norm" if r.residual == "pre_norm" else "pre_norm")
+    yield r.replace(feedback="post_norm" if r.feedback == "pre_norm" else "pre_norm")
+    yield r.replace(head_norm="skipped" if r.head_norm == "applied" else "applied")
+    yield from (r.replace(shift=s) for s in (0, 1, 2) if s != r.shift)
+    yield from (r.replace(vocab_map=kind) for kind in _maps(model) if kind != r.vocab_map)
+    if "embed_tokens.weight" in model.draft and model.target is not None:
+        yield r.replace(embedding="own" if r.embedding == "target" else "target")
+    if "input_norm.weight" in model.draft:
+        yield r.replace(aux_norm="none" if r.aux_norm == "input_norm" else "input_norm")
+    if "fc_norm.0.weight" in model.draft:
+        yield r.replace(aux_norm="none" if r.aux_norm == "fc_norm" else "fc_norm")
+    rope = r.rope
+    declared = float(model.draft.config.get("rope_theta") or rope.base)
+    bases = sorted({*BASES, declared} - {rope.base})
+    yield from (r.replace(rope=type(rope)(**{**vars(rope), "base": base})) for base in bases)
+    yield r.replace(rope=type(rope)(**{**vars(rope), "layout": "interleaved" if rope.layout == "half" else "half"}))
+    if rope.scaling:
+        yield r.replace(rope=type(rope)(**{**vars(rope), "scaling": ()}))
+    if r.dropped:
+        yield r.replace(dropped=())
+
+
+def _maps(model: Model) -> tuple[str, ...]:
+    kinds = ["identity"]
+    if "d2t" in model.draft:
+        kinds += ["offsets", "ids"]
+    if "t2d" in model.draft and int(model.draft.weight("t2d").sum()) == model.draft.arch.draft_vocab:
+        kinds.append("t2d")
+    return tuple(kinds)
+
+
+def _undetermined(best: Reading, ties: Sequence[Reading]) -> tuple[str, ...]:
+    """Fields (and aux slots) on which the ties differ from the best."""
+    out: dict[str, None] = {}
+    for tie in ties:
+        for name, (mine, theirs) in best.diff(tie).items():
+            if name != "aux" or len(mine) != len(theirs):
+                out[name] = None
+            else:
+                out.update((f"aux[{i}]", None) for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+    return tuple(out)
+
+
+def _margin(bench: Bench, best: Reading, ranking: Sequence[Candidate], ties: Sequence[Reading]) -> Interval:
+    """The best against the next one that is not a tie."""
+    rest = [c.reading for c in ranking if c.reading.aux != best.aux and c.reading not in ties]
+    if not rest:
+        return Interval(0.0, 0.0, 0.0, 0, "every other reading tried is a tie")
+    first, second = bench.score([best, best.replace(aux=rest[0].aux)], None, None)
+    return paired(first, second)
+
+
+def _floor(bench: Bench, best: Reading) -> float:
+    """Accuracy with each sample's states moved half a text away: what the token alone predicts."""
+    moved = [
+        Sample(**{**vars(s), "states": {k: v.roll(s.length // 2, 0) for k, v in s.states.items()}})
+        for s in bench.samples[:6]
+    ]
+    return Bench(bench.model, moved).score([best], 80, None)[0].accuracy
+
+
+def _matrix(bench: Bench, best: Reading) -> tuple[dict[tuple[int, int], float], int]:
+    """Accuracy with one slot fed each boundary, the other slots as fitted (up to 80 rows of each of two samples)."""
+    if FINAL in best.aux or best.fc == "skipped":
+        return {}, 0
+    cells = [(slot, b) for slot in range(len(best.aux)) for b in bench.boundaries]
+    tries = [best.replace(aux=(*best.aux[:slot], b, *best.aux[slot + 1 :])) for slot, b in cells]
+    scores = bench.score(tries, 80, 2)
+    rows = sum(h.numel() for h in scores[0].hits)
+    return {cell: score.accuracy for cell, score in zip(cells, scores, strict=True)}, rows

@@ -1,0 +1,347 @@
+"""What notebooks show, as plain rows: a case goes in, numbers and texts for tables and plots come out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from eagle3lab import verdict
+from eagle3lab.acceptance import Acceptance, Evaluation, Round, accuracy_interval
+from eagle3lab.bench import paired_accuracy
+from eagle3lab.case import Case
+from eagle3lab.checks.vocab import lost_tokens
+from eagle3lab.errors import LabError
+from eagle3lab.forward import rollout
+from eagle3lab.gap import compare_requests
+from eagle3lab.reading import Aux, Reading, show
+from eagle3lab.records import Sample
+from eagle3lab.samples import reply_rows
+from eagle3lab.stats import cosine, histogram
+from eagle3lab.vocab import VocabMap
+
+
+def provenance(case: Case) -> list[tuple[str, str]]:
+    """Where everything came from: paths relative to the case, sizes, hashes, versions."""
+    config = verdict.inputs([case.draft.path / "config.json"], case.root)[0]
+    size = sum(info.nbytes for info in case.draft.tensors.values())
+    rows = [
+        ("case", f"{case.file.path.name}, found {case.found}"),
+        ("draft", f"{case.file.draft.name}: {len(case.draft.tensors)} tensors, {size / 1e6:.1f} MB, looks like "
+                  f"{case.draft.arch.program}; config.json sha256 {config['sha256'][:12]}"),
+    ]  # fmt: skip
+    if case.target and case.file.target:
+        held = f"{len(case.target.token_ids)} of {case.target.vocab} rows" if case.target.sliced else "whole"
+        shape = f"{case.target.layers} blocks, Ht {case.target.hidden}"
+        rows.append(("target", f"{case.file.target.name}: {case.target.model_type}, {shape}, {held}"))
+    if case.file.samples is not None:
+        rows.append(("samples", f"{len(case.samples)} files, {len(case.samples.headline)} in the headline"))
+    if case.run:
+        rows.append(
+            (
+                "run",
+                f"{case.run.name}: {case.run.engine} {case.run.version} {case.run.runner}, K={case.run.steps}",
+            )
+        )
+    if case.file.accuracy:
+        program = case.file.program or "unknown"
+        rows.append(("training", f"{program}: accuracy {', '.join(f'{a:.3f}' for a in case.file.accuracy)}"))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in verdict.versions().items())))
+    return rows
+
+
+def dims(case: Case) -> dict[str, Any]:
+    """The draft's dimensions and conventions for its picture, under the configured reading."""
+    a, reading = case.draft.arch, case.configured.reading
+    out: dict[str, Any] = {
+        "H": a.hidden, "Ht": a.target_hidden, "A": a.aux, "heads": a.heads, "kv_heads": a.kv_heads, "head_dim": a.head_dim,
+        "I": a.intermediate, "V": a.vocab, "Vd": a.draft_vocab, "layers": a.layers, "fc": "fc.weight" in a.tensors,
+        "own_embedding": "embed_tokens.weight" in a.tensors, "own_head": "lm_head.weight" in a.tensors,
+    }  # fmt: skip
+    if reading:
+        out |= {
+            "aux": list(reading.aux),
+            "aux_norm": reading.aux_norm,
+            "residual": reading.residual,
+            "feedback": reading.feedback,
+        }
+    return out
+
+
+def histograms(case: Case, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Value histograms of the named matrices (all two-dimensional tensors when none is named)."""
+    chosen = names or [n for n, info in case.draft.tensors.items() if len(info.shape) == 2]
+    return {name: histogram(case.draft.tensors.read(name)) for name in chosen}
+
+
+def norm_weights(case: Case) -> dict[str, Any]:
+    """The norms' weight vectors by canonical name."""
+    return {name: case.draft.weight(name).float() for name in sorted(case.draft.stored) if "norm" in name}
+
+
+def vocab_rows(case: Case, start: int = 0, count: int = 12) -> list[dict[str, Any]]:
+    """Draft ids from ``start`` on: offset, target id, token text."""
+    vocab = _map(case)
+    ids = range(max(0, min(start, vocab.size - 1)), min(vocab.size, start + count))
+    texts = texts_of(case, [int(vocab.hot_token_id[i]) for i in ids])
+    offsets = vocab.d2t if vocab.d2t is not None else torch.zeros(vocab.size, dtype=torch.long)
+    return [
+        {"draft_id": i, "d2t": int(offsets[i]), "target_id": int(vocab.hot_token_id[i]), "text": text}
+        for i, text in zip(ids, texts, strict=True)
+    ]
+
+
+def texts_of(case: Case, tokens: Sequence[int]) -> list[str]:
+    """Token texts, ``<17>`` without a tokenizer."""
+    return case.target.text(tokens) if case.target else [f"<{t}>" for t in tokens]
+
+
+def _map(case: Case) -> VocabMap:
+    kind = case.configured.reading.vocab_map if case.configured.reading else "offsets"
+    return case.draft.vocab_map(kind if "d2t" in case.draft or kind != "offsets" else "identity")
+
+
+def hot_token_id(case: Case) -> torch.Tensor:
+    """int64 [Vd]: ``d2t + arange(Vd)`` as the configured reading takes it."""
+    return _map(case).hot_token_id
+
+
+def coverage(case: Case) -> dict[str, tuple[int, int]]:
+    """Reply tokens inside the draft vocab, and all of them, by headline sample."""
+    vocab, out = _map(case), {}
+    for name in case.samples.headline:
+        sample = readable(case, name)
+        if sample is not None:
+            replies = sample.input_ids[sample.loss_mask.bool()]
+            out[name] = (int(vocab.covers(replies).sum()), len(replies))
+    return out
+
+
+def lost(case: Case, most: int = 20) -> list[dict[str, Any]]:
+    """The reply tokens that the draft cannot say, most frequent first."""
+    samples = {n: s for n in case.samples.headline if (s := readable(case, n)) is not None}
+    found = lost_tokens(_map(case), samples)[:most]
+    total = sum(int(s.loss_mask.bool().sum()) for s in samples.values())
+    texts = texts_of(case, [token for token, _ in found])
+    return [{"token": token, "text": text, "count": count, "share": count / total}
+            for (token, count), text in zip(found, texts, strict=True)]  # fmt: skip
+
+
+def readable(case: Case, name: str) -> Sample | None:
+    """The sample, None when its file is faulty (the samples' check says why)."""
+    try:
+        return case.samples[name]
+    except LabError:
+        return None
+
+
+def sample_rows(case: Case) -> list[dict[str, Any]]:
+    """What each sample holds."""
+    rows = []
+    for name in case.samples:
+        sample = readable(case, name)
+        if sample is None:
+            continue
+        first = next(iter(sample.states.values()))
+        rows.append({
+            "name": name, "tokens": sample.length, "reply": int(sample.loss_mask.bool().sum()),
+            "states": list(sample.boundaries), "dtype": str(first.dtype).removeprefix("torch."),
+            "bytes": sum(s.nbytes for s in sample.states.values()), "final_norm": sample.final_norm,
+            "headline": name in case.samples.headline,
+        })  # fmt: skip
+    return rows
+
+
+def cosines(case: Case, name: str = "") -> tuple[list[int], list[list[float]]]:
+    """Boundaries and the mean cosine of each pair over a sample's rows (row 0, an attention sink, left out)."""
+    sample = case.sample(name)
+    held = list(sample.boundaries)
+    states = [sample.states[k][1:].float() for k in held]
+    return held, [[float(cosine(a, b).mean()) for b in states] for a in states]
+
+
+def rms_of(case: Case, name: str = "") -> dict[int, torch.Tensor]:
+    """RMS of each position by boundary, of one sample."""
+    sample = case.sample(name)
+    return {k: case.survey.rms[sample.name, k] for k in sample.boundaries}
+
+
+def mask(case: Case, name: str = "") -> dict[str, list[str]]:
+    """The sample's tokens and whether each is prompt or reply."""
+    sample = case.sample(name)
+    kinds = ["reply" if m else "prompt" for m in sample.loss_mask.tolist()]
+    return {"tokens": texts_of(case, sample.input_ids.tolist()), "kinds": kinds,
+            "titles": [f"position {t}, token {i}" for t, i in enumerate(sample.input_ids.tolist())]}  # fmt: skip
+
+
+def predictions(case: Case, name: str = "", step: int = 0, first: int = 0, count: int = 12, topk: int = 5,
+                reading: Reading | None = None) -> list[dict[str, Any]]:  # fmt: skip
+    """What the draft says at ``step`` for reply rows ``first`` …, beside the recorded token."""
+    sample, reading = case.sample(name), reading or case.fitted
+    rows = reply_rows(sample)
+    rows = rows[rows < sample.length - 1 - reading.shift - step][first : first + count]
+    if not len(rows):
+        return []
+    out = rollout(case.model, sample, reading, step + 1, rows=rows, topk=topk).steps[step]
+    texts = texts_of(case, out.top_ids.flatten().tolist())
+    table = []
+    for i, t in enumerate(out.rows.tolist()):
+        truth = int(out.truth[i])
+        table.append({
+            "position": t, "fed": texts_of(case, [int(out.tokens[i])])[0], "truth": texts_of(case, [truth])[0],
+            "rank": int(out.truth_rank[i]), "probability": float(out.truth_logprob[i].exp()),
+            "candidates": [(texts[i * out.top_ids.shape[1] + j], float(out.top_logprobs[i, j].exp()), int(c) == truth)
+                           for j, c in enumerate(out.top_ids[i])],
+        })  # fmt: skip
+    return table
+
+
+def acceptance_row(label: str, found: Evaluation) -> dict[str, Any]:
+    """One reading's line of the headline table."""
+    length, c = found.length, found.counts
+    return {
+        "label": label, "accept_length": length.value, "low": length.low, "high": length.high, "rounds": c.rounds,
+        "accuracy": list(c.accuracy), "cumulative": list(c.cumulative), "conditional": list(c.conditional),
+        "scored": list(c.scored), "histogram": list(c.histogram),
+    }  # fmt: skip
+
+
+def both(case: Case, steps: int = 0, names: Sequence[str] = ()) -> dict[str, Evaluation]:
+    """Configured and fitted side by side, as far as they can be run; labels carry the boundaries."""
+    out = {}
+    if case.configured.reading is not None:
+        with suppress(LabError):  # F003 says when the configured states are not recorded
+            out[f"configured {show(case.configured.reading.aux)}"] = case.evaluate(
+                case.configured.reading, steps, names
+            )
+    out[f"fitted {show(case.fitted.aux)}"] = case.evaluate(case.fitted, steps, names)
+    return out
+
+
+def by_sample(case: Case, steps: int = 0) -> list[dict[str, Any]]:
+    """Accept length of each sample, configured and fitted."""
+    pair = list(both(case, steps).values())
+    fitted, configured = pair[-1], pair[0] if len(pair) == 2 else None
+    rows = []
+    for name, part in fitted.parts.items():
+        before = configured.parts.get(name) if configured else None
+        rows.append({"name": name, "fitted": part.counts.accept_length, "rounds": part.counts.rounds,
+                     "configured": before.counts.accept_length if before else None})  # fmt: skip
+    return rows
+
+
+def by_position(case: Case, steps: int = 0, width: int = 16) -> list[dict[str, Any]]:
+    """Drafts accepted a round (bonus included) by distance of the round from the reply's start."""
+    found = case.evaluate(case.fitted, steps)
+    buckets: dict[int, list[int]] = {}
+    for part in found.parts.values():
+        for r in part.rounds:
+            start = max((a for a, _ in part.spans if a - 1 <= r.row), default=0)
+            buckets.setdefault((r.row - start + 1) // width, []).append(r.accepted)
+    rows = []
+    for bucket, accepted in sorted(buckets.items()):
+        values = 1 + torch.tensor(accepted, dtype=torch.float64)
+        error = 1.96 * float(values.std(correction=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+        mean = float(values.mean())
+        rows.append({"low": bucket * width, "high": (bucket + 1) * width, "rate": mean, "n": len(values),
+                     "interval_low": mean - error, "interval_high": mean + error})  # fmt: skip
+    return rows
+
+
+def strip(case: Case, name: str = "", steps: int = 0, reading: Reading | None = None) -> dict[str, list[str]]:
+    """A sample's tokens as the engine's walk sees them: accepted, rejected, out of draft vocab, bonus."""
+    sample = case.sample(name)
+    found = case.evaluate(reading or case.fitted, steps, [sample.name]).parts[sample.name]
+    ids = sample.input_ids.tolist()
+    kinds = ["reply" if m else "prompt" for m in sample.loss_mask.tolist()]
+    titles = [f"position {t}, token {i}" for t, i in enumerate(ids)]
+    for number, r in enumerate(found.rounds):
+        _mark(found, r, number, kinds, titles)
+    return {"tokens": texts_of(case, ids), "kinds": kinds, "titles": titles}
+
+
+def _mark(found: Acceptance, r: Round, number: int, kinds: list[str], titles: list[str]) -> None:
+    """Row t's drafts are the tokens t + 2 …; the token after the last accepted one is the target's own."""
+    for k in range(r.accepted):
+        kinds[r.row + 2 + k] = "accepted"
+        titles[r.row + 2 + k] += f"; round {number}, draft {k + 1} accepted"
+    place = r.row + 2 + r.accepted
+    if r.accepted < r.offered:
+        covered = bool(found.covered[r.row, r.accepted])
+        kinds[place] = "rejected" if covered else "oov"
+        titles[place] += f"; round {number}, draft {r.accepted + 1} " + (
+            "rejected, the target's token instead" if covered else "missed: the draft vocabulary lacks this token"
+        )
+    elif any(a <= place < b for a, b in found.spans):
+        kinds[place] = "bonus"
+        titles[place] += f"; round {number}, the target's own token after {r.accepted} accepted drafts"
+
+
+def run_rows(case: Case) -> list[dict[str, Any]]:
+    """Every serving run: what its engine measured, and what its reading predicts."""
+    rows = []
+    for run in case.runs:
+        row: dict[str, Any] = {"name": run.name, "engine": f"{run.engine} {run.version} {run.runner}".strip(), "k": run.steps,
+                               "boundaries": "", "measured": None, "predicted": None, "low": None, "high": None, "drafts": None,
+                               "tokens_per_second": run.tokens / run.seconds if run.seconds and run.tokens else None,
+                               "equal": ""}  # fmt: skip
+        try:
+            reports = case.reports(run)
+            reading = case.served(run).reading if run.speculative else None
+            best = next((r for r in reports if r.accept_length is not None), None)
+            if best:
+                row |= {"measured": best.accept_length, "drafts": best.drafts}
+            if reading:
+                row["boundaries"] = show(reading.aux)
+                found = case.evaluate(reading, run.steps or 0)
+                length = found.length
+                row |= {"predicted": length.value, "low": length.low, "high": length.high}
+                asked = next((r.requests for r in reports if r.requests), ())
+                counts = compare_requests(asked, found.parts, case.samples).counts
+                row["equal"] = f"{counts['equal']} of {counts['matched']}" if counts["matched"] else ""
+        except LabError as error:
+            row["equal"] = str(error).splitlines()[0]
+        rows.append(row)
+    return rows
+
+
+def throughput(case: Case) -> dict[str, Any] | None:
+    """Baseline, measured points and the cost of a round; None without two timed runs."""
+    base = case.baseline
+    if base is None or not (base.seconds and base.tokens):
+        return None
+    points = [
+        {"name": r["name"], "accept_length": r["measured"], "tokens_per_second": r["tokens_per_second"]}
+        for r in run_rows(case)
+        if r["measured"] and r["tokens_per_second"] and r["k"]
+    ]
+    if not points:
+        return None
+    baseline = base.tokens / base.seconds
+    costs = [p["accept_length"] * baseline / p["tokens_per_second"] for p in points]
+    return {"baseline": baseline, "points": points, "round_cost": sum(costs) / len(costs)}
+
+
+def ranking(case: Case, most: int = 10) -> list[dict[str, Any]]:
+    """The search's finalists with intervals of their distance to the best, for the picture."""
+    scan, configured = case.scan, case.configured.reading
+    tied = {r.aux for r in scan.ties}
+    rows = []
+    for candidate in scan.ranking[:most]:
+        aux = candidate.reading.aux
+        kind = "fitted" if aux == scan.fitted.aux else "tie" if aux in tied else "other"
+        rows.append(_ranked(case, aux, kind))
+    if configured is not None and configured.aux not in [c.reading.aux for c in scan.ranking[:most]]:
+        with suppress(LabError):  # F003 says when its states are not recorded
+            rows.append(_ranked(case, configured.aux, "configured"))
+    return rows
+
+
+def _ranked(case: Case, aux: Aux, kind: str) -> dict[str, Any]:
+    found = case.evaluate(case.fitted.replace(aux=aux), 1)
+    interval = accuracy_interval(list(found.parts.values()))
+    gap = paired_accuracy(case.evaluate(case.fitted, 1), found)
+    return {"label": show(aux), "accuracy": interval.value, "low": interval.low, "high": interval.high, "kind": kind,
+            "behind": gap.value, "behind_low": gap.low, "behind_high": gap.high, "n": interval.n}  # fmt: skip
