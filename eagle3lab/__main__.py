@@ -218,8 +218,8 @@ def _chosen_reading(case: Case, options: argparse.Namespace) -> Reading:
             raise BadFile(file, f"not a Reading as JSON ({error}); 'check --json' prints one under readings") from error
         return reading.replace(aux=case.aux) if case.aux else reading
     if case.configured.reading is None:
-        raise LabError(f"{case.configured.program} would not run this checkpoint: {'; '.join(case.configured.refused)}; "
-                       "give --aux or --reading")  # fmt: skip
+        reasons = "; ".join(case.configured.refused)
+        raise LabError(f"{case.configured.program} would not run this: {reasons}; give --aux or --reading")
     return case.configured.reading
 
 

@@ -13,7 +13,7 @@ from eagle3lab import checks, scancache
 from eagle3lab.acceptance import Evaluation, evaluate
 from eagle3lab.casefile import CaseFile, find_case, read_case
 from eagle3lab.counts import EngineReport, ServingRun
-from eagle3lab.dialects import ENGINES, TRAINERS
+from eagle3lab.dialects import ENGINES, resolve
 from eagle3lab.draft import Draft
 from eagle3lab.errors import BadCase, Blocked, LabError
 from eagle3lab.model import Model
@@ -162,50 +162,24 @@ class Case:
         Raises:
             Blocked: the engine is not one the lab knows.
         """
-        if run.engine not in ENGINES:
-            raise Blocked(f"[[serving]] {run.name!r}: engine {run.engine!r} is not known; known: {', '.join(ENGINES)}")
-        return ENGINES[run.engine].served(self.draft.arch, self.layers, self.target_type, run)
+        return resolve.served(self.draft.arch, self.layers, self.target_type, run)
 
     @cached_property
     def trained(self) -> Interpretation | None:
         """What the trainer's dialect implies, None when the case names a program without one."""
-        program = self.file.program or self.draft.arch.program
-        return TRAINERS[program].trained(self.draft.arch, self.layers) if program in TRAINERS else None
+        return resolve.trained(self.draft.arch, self.layers, self.file.program or self.draft.arch.program)
 
     @cached_property
     def configured(self) -> Interpretation:
-        """What the chosen serving run makes of the checkpoint; without one, the trained reading.
-
-        The case's ``AUX`` replaces the boundaries.
-        """
-        run = self.run
-        if run is not None and run.speculative:
-            found = self.served(run)
-        elif any(r.speculative for r in self.runs):
-            found = self.served(next(r for r in self.runs if r.speculative))
-        elif self.trained is not None:
-            found = self.trained
-        else:
-            # no engine and no known trainer: the checkpoint's own looks decide, and the program is named
-            program = self.draft.arch.program if self.draft.arch.program in TRAINERS else "specforge"
-            found = TRAINERS[program].trained(self.draft.arch, self.layers)
-        if self.aux and found.reading:
-            return Interpretation(f"{found.program} with AUX", found.reading.replace(aux=self.aux), source="AUX")
-        return found
+        """What the chosen run makes of the checkpoint; without one, the trained reading. AUX replaces boundaries."""
+        runs = [self.run, *self.runs] if self.run else []
+        program = self.file.program
+        return resolve.configured(self.draft.arch, self.layers, self.target_type, runs, program, self.aux)
 
     @cached_property
     def everyone(self) -> dict[str, Interpretation]:
         """How each known engine and version would serve this checkpoint as its config stands."""
-        out = {}
-        for name, engine in ENGINES.items():
-            for version in engine.VERSIONS:
-                number, _, runner = version.partition(" ")
-                run = ServingRun(name=version, engine=name, version=number, runner=runner)
-                try:
-                    out[f"{name} {version}"] = engine.served(self.draft.arch, self.layers, self.target_type, run)
-                except ValueError as error:
-                    out[f"{name} {version}"] = Interpretation(f"{name} {version}", None, refused=(str(error),))
-        return out
+        return resolve.everyone(self.draft.arch, self.layers, self.target_type)
 
     @cached_property
     def scan(self) -> ScanResult:

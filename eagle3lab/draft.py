@@ -225,7 +225,7 @@ class Draft:
         rows = head[0] if head else stated or vocab_size
         if stated is None and rows != vocab_size:
             faults.append(
-                f"key 'draft_vocab_size' is missing, but lm_head.weight has {rows} rows and vocab_size is {vocab_size}; "
+                f"key 'draft_vocab_size' is missing: lm_head.weight has {rows} rows, vocab_size is {vocab_size}; "
                 f'add "draft_vocab_size": {rows} (vLLM would take {vocab_size}, SGLang would stop)'
             )
         elif stated is not None and rows != stated:

@@ -66,9 +66,13 @@ def _control(widgets: Any, name: str, options: Sequence[Any], start: Any) -> Any
     label = name.replace("_", " ")
     if isinstance(options, range):
         return widgets.IntSlider(
-            value=start, min=options.start, max=max(options.start, options.stop - 1), step=options.step, description=label,
+            value=start,
+            min=options.start,
+            max=max(options.start, options.stop - 1),
+            step=options.step,
+            description=label,
             continuous_update=False,
-        )  # fmt: skip
+        )
     return widgets.Dropdown(options=list(options), value=start, description=label)
 
 

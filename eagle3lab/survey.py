@@ -26,7 +26,7 @@ class Survey:
         bad_rows: (sample, boundary) → (NaN rows, infinite rows, zero rows).
         rms: (sample, boundary) → float32 [T].
         cosines: boundary pair → mean cosine over all rows but the first of each sample.
-        embedding_error: sample → largest absolute difference of boundary 0 from the embedding rows, relative to their RMS.
+        embedding_error: sample → largest difference of boundary 0 from the embedding rows, relative to their RMS.
         lens: norms applied (0, 1, 2) → (hits, rows) on reply tokens.
         lens_boundary: the boundary the lens was put on, None when there is none.
         same: pairs of boundaries that are bitwise equal in some sample.

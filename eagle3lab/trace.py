@@ -205,11 +205,12 @@ def _fit(draft: Draft, operation: str, weight: str, axis: int, width: int, cause
     if shape is None:
         return  # a missing tensor is its own error, raised where it is read
     if shape[axis] != width:
+        stored = draft.stored[weight]
         side = "gives" if axis == 0 and len(shape) == 2 else "takes"
         verb = "is expected" if side == "gives" else "arrives"
         raise BadShape(
             operation,
-            f"{draft.tensors[draft.stored[weight]].file}: {draft.stored[weight]} {list(shape)} {side} width {shape[axis]}",
+            f"{draft.tensors[stored].file}: {stored} {list(shape)} {side} width {shape[axis]}",
             f"width {width} {verb}",
             causes or [f"the tensor belongs to another draft, or hidden_size in config.json is not {shape[axis]}"],
         )
@@ -241,7 +242,7 @@ def _projection_causes(draft: Draft, layer: int, name: str) -> list[str]:
             f"the weight takes H = {hidden}, but in EAGLE-3 the first layer's q, k and v take the normed embedding and "
             f"the normed state side by side, 2H = {2 * hidden}: this is a plain decoder layer (an EAGLE-1/2 draft, or "
             "layer 1 of a multi-layer draft renamed to layer 0)",
-            "the checkpoint was re-exported and one half of the columns was cut off: compare with the trainer's own file",
+            "one half of the columns was cut off in an export: compare with the trainer's own file",
         ]
     if layer > 0 and shape[1] == 2 * hidden:
         return [
@@ -261,9 +262,7 @@ def _head_causes(draft: Draft, projection: str) -> list[str]:
     q = (draft.shape("layers.0.self_attn.q_proj.weight") or (0,))[0]
     k = (draft.shape("layers.0.self_attn.k_proj.weight") or (0,))[0]
     if q and q == k and a.heads != a.kv_heads:
-        return [
-            f"q_proj and k_proj both have {q} rows: num_key_value_heads should be {a.heads}, config.json says {a.kv_heads}"
-        ]
+        return [f"q_proj and k_proj both have {q} rows: num_key_value_heads should be {a.heads}, not {a.kv_heads}"]
     if k and q % k == 0:
         return [
             f"k_proj has {k} rows and q_proj {q}: with {a.heads} heads of {a.head_dim} that is "

@@ -1,0 +1,179 @@
+"""The files as rows: provenance, dimensions, vocabulary, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from eagle3lab import verdict
+from eagle3lab.case import Case
+from eagle3lab.checks.vocab import lost_tokens
+from eagle3lab.errors import LabError
+from eagle3lab.records import Sample
+from eagle3lab.stats import cosine, histogram
+from eagle3lab.vocab import VocabMap
+
+
+def provenance(case: Case) -> list[tuple[str, str]]:
+    """Where everything came from: paths relative to the case, sizes, hashes, versions."""
+    config = verdict.inputs([case.draft.path / "config.json"], case.root)[0]
+    size = sum(info.nbytes for info in case.draft.tensors.values())
+    rows = [
+        ("case", f"{case.file.path.name}, found {case.found}"),
+        ("draft", f"{case.file.draft.name}: {len(case.draft.tensors)} tensors, {size / 1e6:.1f} MB, looks like "
+                  f"{case.draft.arch.program}; config.json sha256 {config['sha256'][:12]}"),
+    ]  # fmt: skip
+    if case.target and case.file.target:
+        held = f"{len(case.target.token_ids)} of {case.target.vocab} rows" if case.target.sliced else "whole"
+        shape = f"{case.target.layers} blocks, Ht {case.target.hidden}"
+        rows.append(("target", f"{case.file.target.name}: {case.target.model_type}, {shape}, {held}"))
+    if case.file.samples is not None:
+        rows.append(("samples", f"{len(case.samples)} files, {len(case.samples.headline)} in the headline"))
+    if case.run:
+        rows.append(
+            (
+                "run",
+                f"{case.run.name}: {case.run.engine} {case.run.version} {case.run.runner}, K={case.run.steps}",
+            )
+        )
+    if case.file.accuracy:
+        program = case.file.program or "unknown"
+        rows.append(("training", f"{program}: accuracy {', '.join(f'{a:.3f}' for a in case.file.accuracy)}"))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in verdict.versions().items())))
+    return rows
+
+
+def dims(case: Case) -> dict[str, Any]:
+    """The draft's dimensions and conventions for its picture, under the configured reading."""
+    a, reading = case.draft.arch, case.configured.reading
+    out: dict[str, Any] = {
+        "H": a.hidden,
+        "Ht": a.target_hidden,
+        "A": a.aux,
+        "heads": a.heads,
+        "kv_heads": a.kv_heads,
+        "head_dim": a.head_dim,
+        "I": a.intermediate,
+        "V": a.vocab,
+        "Vd": a.draft_vocab,
+        "layers": a.layers,
+        "fc": "fc.weight" in a.tensors,
+        "own_embedding": "embed_tokens.weight" in a.tensors,
+        "own_head": "lm_head.weight" in a.tensors,
+    }
+    if reading:
+        out |= {
+            "aux": list(reading.aux),
+            "aux_norm": reading.aux_norm,
+            "residual": reading.residual,
+            "feedback": reading.feedback,
+        }
+    return out
+
+
+def histograms(case: Case, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Value histograms of the named matrices (all two-dimensional tensors when none is named)."""
+    chosen = names or [n for n, info in case.draft.tensors.items() if len(info.shape) == 2]
+    return {name: histogram(case.draft.tensors.read(name)) for name in chosen}
+
+
+def norm_weights(case: Case) -> dict[str, Any]:
+    """The norms' weight vectors by canonical name."""
+    return {name: case.draft.weight(name).float() for name in sorted(case.draft.stored) if "norm" in name}
+
+
+def vocab_rows(case: Case, start: int = 0, count: int = 12) -> list[dict[str, Any]]:
+    """Draft ids from ``start`` on: offset, target id, token text."""
+    vocab = _map(case)
+    ids = range(max(0, min(start, vocab.size - 1)), min(vocab.size, start + count))
+    texts = texts_of(case, [int(vocab.hot_token_id[i]) for i in ids])
+    offsets = vocab.d2t if vocab.d2t is not None else torch.zeros(vocab.size, dtype=torch.long)
+    return [
+        {"draft_id": i, "d2t": int(offsets[i]), "target_id": int(vocab.hot_token_id[i]), "text": text}
+        for i, text in zip(ids, texts, strict=True)
+    ]
+
+
+def texts_of(case: Case, tokens: Sequence[int]) -> list[str]:
+    """Token texts, ``<17>`` without a tokenizer."""
+    return case.target.text(tokens) if case.target else [f"<{t}>" for t in tokens]
+
+
+def _map(case: Case) -> VocabMap:
+    kind = case.configured.reading.vocab_map if case.configured.reading else "offsets"
+    return case.draft.vocab_map(kind if "d2t" in case.draft or kind != "offsets" else "identity")
+
+
+def hot_token_id(case: Case) -> torch.Tensor:
+    """int64 [Vd]: ``d2t + arange(Vd)`` as the configured reading takes it."""
+    return _map(case).hot_token_id
+
+
+def coverage(case: Case) -> dict[str, tuple[int, int]]:
+    """Reply tokens inside the draft vocab, and all of them, by headline sample."""
+    vocab, out = _map(case), {}
+    for name in case.samples.headline:
+        sample = readable(case, name)
+        if sample is not None:
+            replies = sample.input_ids[sample.loss_mask.bool()]
+            out[name] = (int(vocab.covers(replies).sum()), len(replies))
+    return out
+
+
+def lost(case: Case, most: int = 20) -> list[dict[str, Any]]:
+    """The reply tokens that the draft cannot say, most frequent first."""
+    samples = {n: s for n in case.samples.headline if (s := readable(case, n)) is not None}
+    found = lost_tokens(_map(case), samples)[:most]
+    total = sum(int(s.loss_mask.bool().sum()) for s in samples.values())
+    texts = texts_of(case, [token for token, _ in found])
+    return [{"token": token, "text": text, "count": count, "share": count / total}
+            for (token, count), text in zip(found, texts, strict=True)]  # fmt: skip
+
+
+def readable(case: Case, name: str) -> Sample | None:
+    """The sample, None when its file is faulty (the samples' check says why)."""
+    try:
+        return case.samples[name]
+    except LabError:
+        return None
+
+
+def sample_rows(case: Case) -> list[dict[str, Any]]:
+    """What each sample holds."""
+    rows = []
+    for name in case.samples:
+        sample = readable(case, name)
+        if sample is None:
+            continue
+        first = next(iter(sample.states.values()))
+        rows.append({
+            "name": name, "tokens": sample.length, "reply": int(sample.loss_mask.bool().sum()),
+            "states": list(sample.boundaries), "dtype": str(first.dtype).removeprefix("torch."),
+            "bytes": sum(s.nbytes for s in sample.states.values()), "final_norm": sample.final_norm,
+            "headline": name in case.samples.headline,
+        })  # fmt: skip
+    return rows
+
+
+def cosines(case: Case, name: str = "") -> tuple[list[int], list[list[float]]]:
+    """Boundaries and the mean cosine of each pair over a sample's rows (row 0, an attention sink, left out)."""
+    sample = case.sample(name)
+    held = list(sample.boundaries)
+    states = [sample.states[k][1:].float() for k in held]
+    return held, [[float(cosine(a, b).mean()) for b in states] for a in states]
+
+
+def rms_of(case: Case, name: str = "") -> dict[int, torch.Tensor]:
+    """RMS of each position by boundary, of one sample."""
+    sample = case.sample(name)
+    return {k: case.survey.rms[sample.name, k] for k in sample.boundaries}
+
+
+def mask(case: Case, name: str = "") -> dict[str, list[str]]:
+    """The sample's tokens and whether each is prompt or reply."""
+    sample = case.sample(name)
+    kinds = ["reply" if m else "prompt" for m in sample.loss_mask.tolist()]
+    return {"tokens": texts_of(case, sample.input_ids.tolist()), "kinds": kinds,
+            "titles": [f"position {t}, token {i}" for t, i in enumerate(sample.input_ids.tolist())]}  # fmt: skip
