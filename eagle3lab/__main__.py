@@ -93,9 +93,15 @@ def _report(options: argparse.Namespace) -> int:
 
     cases = [find_case(case)[0] for case in options.cases]
     return run_report(
-        cases, Path(options.out), parameters=dict(options.parameter), only=options.only, strict=options.strict,
-        timeout=options.timeout, jobs=options.jobs, log=_say,
-    )  # fmt: skip
+        cases,
+        Path(options.out),
+        parameters=dict(options.parameter),
+        only=options.only,
+        strict=options.strict,
+        timeout=options.timeout,
+        jobs=options.jobs,
+        log=_say,
+    )
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -160,8 +166,16 @@ def _readings(case: Case) -> dict[str, Any]:
 
 
 def _reading(case: Case, reading: Reading) -> dict[str, Any]:
-    found: dict[str, Any] = {"reading": reading.to_dict(), "ties": [], "undetermined": [], "margin": None,
-                             "correct": None, "scored": None, "accuracy": None, "accept_length": None}  # fmt: skip
+    found: dict[str, Any] = {
+        "reading": reading.to_dict(),
+        "ties": [],
+        "undetermined": [],
+        "margin": None,
+        "correct": None,
+        "scored": None,
+        "accuracy": None,
+        "accept_length": None,
+    }
     try:
         return found | _measured(case.evaluate(reading))
     except LabError as error:
@@ -171,12 +185,19 @@ def _reading(case: Case, reading: Reading) -> dict[str, Any]:
 def _measured(found: Evaluation) -> dict[str, Any]:
     length, c = found.length, found.counts
     return {
-        "correct": list(c.correct), "scored": list(c.scored), "accuracy": [_number(a) for a in c.accuracy],
+        "correct": list(c.correct),
+        "scored": list(c.scored),
+        "accuracy": [_number(a) for a in c.accuracy],
         "accept_length": {
-            "value": _number(length.value), "low": _number(length.low), "high": _number(length.high), "rounds": c.rounds,
-            "accepted": c.accepted, "per_position": [_number(p) for p in c.cumulative], "definition": definition(found.steps),
+            "value": _number(length.value),
+            "low": _number(length.low),
+            "high": _number(length.high),
+            "rounds": c.rounds,
+            "accepted": c.accepted,
+            "per_position": [_number(p) for p in c.cumulative],
+            "definition": definition(found.steps),
         },
-    }  # fmt: skip
+    }
 
 
 def _number(value: float) -> float | None:
@@ -202,8 +223,14 @@ def _forward(options: argparse.Namespace) -> int:
         tensors[f"step{j}.hidden"] = step.hidden.float().cpu().contiguous()
         tensors[f"step{j}.logits"] = step.logits.float().contiguous()
     out.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"format": "eagle3lab-forward/1", "reading": reading.to_json(), "sample": sample.name, "fed": options.fed,
-                "steps": str(steps), "eagle3lab": eagle3lab.__version__}  # fmt: skip
+    metadata = {
+        "format": "eagle3lab-forward/1",
+        "reading": reading.to_json(),
+        "sample": sample.name,
+        "fed": options.fed,
+        "steps": str(steps),
+        "eagle3lab": eagle3lab.__version__,
+    }
     save_file(tensors, str(out), metadata=metadata)
     _say(f"{out}: {steps} steps of {sample.name} under {reading}")
     return DONE

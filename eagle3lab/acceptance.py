@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eagle3lab.counts import Counts
-from eagle3lab.errors import BadFile, Blocked
+from eagle3lab.errors import BadFile, BadShape, Blocked
 from eagle3lab.forward import Rollout, rollout
 from eagle3lab.model import Model
 from eagle3lab.reading import Reading
@@ -256,18 +256,21 @@ def evaluate(
 ) -> Evaluation:
     """Rolls the draft out over the reply rows of each named sample and verifies it.
 
-    A sample that cannot be run is skipped with its reason; a width that does not fit is an error, since it would be
-    the same for all.
+    A sample that cannot be run is skipped with its reason; when none can, the first reason is the error.
     """
     out = Evaluation(reading, steps, {}, {})
+    misfit: BadShape | None = None
     for name in names:
         try:
             sample = samples[name]
             rolled = rollout(model, sample, reading, steps_that_fit(sample, steps), rows=reply_rows(sample))
             out.parts[name] = accept(rolled, sample, steps)
             out.nonfinite += rolled.nonfinite
-        except (BadFile, Blocked) as error:
+        except (BadFile, Blocked, BadShape) as error:
             out.skipped[name] = str(error)
+            misfit = misfit or (error if isinstance(error, BadShape) else None)
+    if misfit is not None and not out.parts:
+        raise misfit
     if not out.parts and out.skipped:
         reasons = list(dict.fromkeys(out.skipped.values()))
         raise Blocked(

@@ -27,6 +27,8 @@ class Attention:
         kv_heads, dim = keys.shape[0], q.shape[-1]
         grouped = q.unflatten(0, (kv_heads, -1)) * dim**-0.5  # [nkv, g, R, d]
         size = max(1, CHUNK_BYTES // (4 * q.shape[0] * max(keys.shape[1], 1)))
+        # the window slides over a chain's own keys too: of its k later steps the last ``window`` are in sight
+        near = self.chain if window is None else self.chain[-window:]
         out = []
         for at in torch.arange(len(rows)).split(size):
             take, places = grouped[:, :, at], rows[at]
@@ -37,10 +39,10 @@ class Attention:
             if window is not None:
                 hidden |= position <= places[:, None] + len(self.chain) - window
             scores = scores.masked_fill(hidden, float("-inf"))
-            own = [(take * k[:, None, at]).sum(-1, keepdim=True) for k, _ in self.chain]  # [nkv, g, r, 1] each
+            own = [(take * k[:, None, at]).sum(-1, keepdim=True) for k, _ in near]  # [nkv, g, r, 1] each
             weights = torch.cat([scores, *own], -1).float().softmax(-1).to(q.dtype)
             mixed = weights[..., :upto] @ values[:, None, :upto]  # [nkv, g, r, d]
-            for i, (_, v) in enumerate(self.chain):
+            for i, (_, v) in enumerate(near):
                 mixed = mixed + weights[..., upto + i : upto + i + 1] * v[:, None, at]
             out.append(mixed.permute(2, 0, 1, 3).flatten(1))  # [r, nh*d]
         return torch.cat(out) if out else q.new_empty(0, q.shape[0] * dim)

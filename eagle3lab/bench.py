@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eagle3lab.acceptance import RESAMPLES, SEED, Evaluation
-from eagle3lab.errors import LabError
+from eagle3lab.acceptance import RESAMPLES, SEED
+from eagle3lab.errors import Blocked
 from eagle3lab.forward import rollout
 from eagle3lab.model import Model
 from eagle3lab.norms import rms_norm
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.samples import reply_rows
+from eagle3lab.trace import trace
 
 MISS = -20.0
 """Log-likelihood counted for a recorded token that the draft cannot say, so that maps can be compared (nats)."""
@@ -58,28 +59,40 @@ class Bench:
         self.model = model
         self.samples = [s for s in samples if len(reply_rows(s)) >= 2]
         self.tried = 0
+        self._traced: set[tuple[Reading, int]] = set()
         if not self.samples:
-            raise LabError("no sample has a reply of at least three tokens; the search has nothing to score")
+            raise Blocked("no readable sample has a reply of at least four tokens: the search has nothing to score")
 
     @property
     def boundaries(self) -> tuple[int, ...]:
         """Boundaries that every sample holds, ascending."""
         return tuple(sorted(set.intersection(*(set(s.states) for s in self.samples))))
 
-    def score(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1) -> list[Score]:
-        """Scores ``readings`` on the first ``rows`` reply rows of the first ``count`` samples (None: all)."""
+    def score(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1,
+              shift: int = 0) -> list[Score]:  # fmt: skip
+        """Scores ``readings`` on the first ``rows`` reply rows of the first ``count`` samples (None: all).
+
+        Rows are left out at a text's end so that every reading, and any with ``shift``, answers for the same ones.
+        """
         scores = [Score([], []) for _ in readings]
         for sample in self.samples[:count]:
             products: dict[tuple[int, int | str], Tensor] = {}
-            # rows that exist at every step and under every shift, so that all readings answer for the same ones
             chosen = reply_rows(sample)[: rows or None]
-            chosen = chosen[chosen < sample.length - steps - max(r.shift for r in readings)]
+            chosen = chosen[chosen < sample.length - steps - max(shift, *(r.shift for r in readings))]
             for reading, score in zip(readings, scores, strict=True):
+                self._fits(reading, sample.width)
                 hits, loglik = self._one(sample, reading, chosen, steps, products)
                 score.hits.append(hits)
                 score.loglik.append(loglik)
         self.tried += len(readings)
         return scores
+
+    def _fits(self, reading: Reading, width: int) -> None:
+        """The shape trace, once for all wirings of a reading: products that are cached meet no trace of their own."""
+        key = (reading.replace(aux=(0,) * len(reading.aux)), width)
+        if key not in self._traced:
+            trace(self.model.draft, reading, 1, width)
+            self._traced.add(key)
 
     def _one(self, sample: Sample, reading: Reading, rows: Tensor, steps: int,
              products: dict[tuple[int, int | str], Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -120,22 +133,18 @@ def _head(sample: Sample, length: int) -> Sample:
                      "states": states, "final": final})  # fmt: skip
 
 
+def accuracy_of(score: Score, level: float = 0.95) -> Interval:
+    """A score's accuracy with a bootstrap interval over samples (rows below five)."""
+    return _mean([h.float() for h in score.hits], level)
+
+
 def paired(best: Score, other: Score, level: float = 0.95) -> Interval:
     """Accuracy of ``best`` minus that of ``other`` on the same rows, bootstrap over samples (rows below five)."""
-    return _paired([(a.float() - b.float()) for a, b in zip(best.hits, other.hits, strict=True)], level)
+    return _mean([(a.float() - b.float()) for a, b in zip(best.hits, other.hits, strict=True)], level)
 
 
-def paired_accuracy(best: Evaluation, other: Evaluation, level: float = 0.95) -> Interval:
-    """The same for two evaluations: step-0 accuracy on the scored rows of the samples both have."""
-    pairs = [(best.parts[n], other.parts[n]) for n in best.parts if n in other.parts]
-    return _paired(
-        [(a.correct[a.scored[:, 0], :1].float() - b.correct[a.scored[:, 0], :1].float()) for a, b in pairs],
-        level,
-    )
-
-
-def _paired(gaps: list[Tensor], level: float) -> Interval:
-    """Mean of per-row gaps [R, K], one tensor a sample."""
+def _mean(gaps: list[Tensor], level: float) -> Interval:
+    """Mean over all rows and steps with its interval; one tensor [R, K] a sample."""
     sizes = [g.numel() for g in gaps]
     if len(gaps) >= 5:
         top, bottom = torch.stack([g.sum() for g in gaps]).double(), torch.tensor(sizes).double()
@@ -146,4 +155,4 @@ def _paired(gaps: list[Tensor], level: float) -> Interval:
     draws = torch.randint(len(top), (RESAMPLES, len(top)), generator=torch.Generator().manual_seed(SEED))
     gap = top[draws].sum(1) / bottom[draws].sum(1)
     low, high = gap.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2]).double()).tolist()
-    return Interval(float(top.sum() / bottom.sum()), low, high, int(sum(sizes)), f"paired bootstrap over {unit}")
+    return Interval(float(top.sum() / bottom.sum()), low, high, int(sum(sizes)), f"bootstrap over {unit}")

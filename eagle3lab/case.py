@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class Case:
         if run and run not in names:
             raise BadCase(file.path, f"no serving run {run!r}; found {', '.join(map(repr, names)) or 'none'}")
         self.run: ServingRun | None = next((r for r in file.runs if not run or r.name == run), None)
-        self._evaluations: dict[tuple[Reading, int, tuple[str, ...]], Evaluation] = {}
+        self._evaluations: dict[tuple[Reading, tuple[str, ...]], Evaluation] = {}
 
     @property
     def title(self) -> str:
@@ -117,10 +118,17 @@ class Case:
         """The target, None when the case gives none."""
         return Target(self.file.target) if self.file.target else None
 
+    def _attempt(self, name: str) -> Any:
+        """An attribute, None where its input is missing or broken: whoever can do without goes on."""
+        try:
+            return getattr(self, name)
+        except LabError:
+            return None
+
     @cached_property
     def draft(self) -> Draft:
         """The draft checkpoint."""
-        target = self.target
+        target = self._attempt("target")
         return Draft(self.file.draft, target.hidden if target else None, target.vocab if target else None)
 
     @cached_property
@@ -132,7 +140,9 @@ class Case:
         """
         if self.file.samples is None:
             raise Blocked(f"{self.file.path.name}: no [samples] table; recorded hidden states answer this question")
-        return Samples(self.file.samples, self.root, self.file.exclude, self.layers)
+        target, draft = self._attempt("target"), self._attempt("draft")
+        vocab = target.vocab if target else draft.arch.vocab if draft else None
+        return Samples(self.file.samples, self.root, self.file.exclude, self.layers, vocab)
 
     def sample(self, name: str = "") -> Sample:
         """Sample ``name``, the first of the headline when ``""``."""
@@ -141,20 +151,22 @@ class Case:
     @property
     def layers(self) -> int | None:
         """L of the target: its own config, else what the draft's config says."""
-        if self.target:
-            return self.target.layers
-        stated = self.draft.config.get("target_num_hidden_layers")
+        target, draft = self._attempt("target"), self._attempt("draft")
+        if target:
+            return int(target.layers)
+        stated = draft.config.get("target_num_hidden_layers") if draft else None
         return int(stated) if stated else None
 
     @cached_property
     def model(self) -> Model:
         """The draft's weights, ready to run."""
-        return Model(self.draft, self.target, self.device)
+        return Model(self.draft, self._attempt("target"), self.device)
 
     @property
     def target_type(self) -> str:
         """The target's ``model_type``, ``""`` when unknown."""
-        return self.target.model_type if self.target else ""
+        target = self._attempt("target")
+        return target.model_type if target else ""
 
     def served(self, run: ServingRun) -> Interpretation:
         """How the run's engine serves this checkpoint.
@@ -184,7 +196,7 @@ class Case:
     @cached_property
     def scan(self) -> ScanResult:
         """The search's result, remembered under ``out`` while no input changes (notebooks and reports only)."""
-        starts = [i.reading for i in (self.configured, self.trained, *self.everyone.values()) if i and i.reading]
+        starts = [i.reading for i in (self.configured, self._attempt("trained"), *self.everyone.values()) if i and i.reading]
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
         file = self.out / "search.json"
@@ -192,7 +204,9 @@ class Case:
         found = scancache.load(file, key) if self.remembers else None
         if found is None:
             samples = [s for s in map(self._readable, self.samples.headline) if s is not None]
-            found = search(self.model, samples, starts, self.progress)
+            # one of another width would stop the search for all: S008 names it
+            fitting = [s for s in samples if s.width == self.draft.arch.target_hidden] or samples
+            found = search(self.model, fitting, starts, self.progress)
             if self.remembers:
                 scancache.save(file, key, found)
         return found
@@ -212,13 +226,13 @@ class Case:
         """Accuracy and acceptance under ``reading`` on ``names`` (the headline samples when empty), remembered."""
         chosen = tuple(names or self.samples.headline)
         steps = steps or self.steps
-        deepest = max([steps, self.steps, *(run.steps or 0 for run in self.runs)])
-        key = (reading, deepest, chosen)
-        if key not in self._evaluations:
-            self.progress(f"draft steps: {len(chosen)} samples under {reading}")
-            self._evaluations[key] = evaluate(self.model, self.samples, chosen, reading, deepest)
-        # a shorter chain is the beginning of a longer one, so it is never run twice
-        return self._evaluations[key].cut(steps)
+        found = self._evaluations.get((reading, chosen))
+        if found is None or found.steps < steps:
+            # a shorter chain is the beginning of a longer one, so the deepest that any run needs is rolled out at once
+            deepest = steps if steps == 1 else max([steps, self.steps, *(run.steps or 0 for run in self.runs)])
+            self.progress(f"{deepest} draft steps: {len(chosen)} samples under {reading}")
+            found = self._evaluations[reading, chosen] = evaluate(self.model, self.samples, chosen, reading, deepest)
+        return found.cut(steps)
 
     def reports(self, run: ServingRun) -> list[EngineReport]:
         """What the run's files say, best evidence first; [] for an unknown engine or a run without files."""
@@ -230,7 +244,7 @@ class Case:
     def survey(self) -> Survey:
         """One pass over all samples: finiteness, RMS, cosines, the lens (see `Survey`)."""
         self.progress(f"survey: {len(self.samples)} samples")
-        return survey(self.samples, self.target)
+        return survey(self.samples, self._attempt("target"))
 
     @cached_property
     def stats(self) -> dict[str, TensorStats]:
@@ -251,28 +265,34 @@ class Case:
         A stage whose input is missing or broken gives one finding that says so (C001, C002); the others still run.
         """
         out: list[Finding] = []
-        for stage in stages or checks.STAGES:
+        errors: list[tuple[str, LabError]] = []
+        chosen = stages or checks.STAGES
+        if chosen != ("weights",):
+            try:
+                _ = self.target and self.target.tensors
+            except LabError as error:
+                errors.append(("what needs the target", error))
+        for stage in chosen:
             try:
                 out += getattr(self, f"_{stage}")()
-            except Blocked as error:
-                out.append(Finding("C002", Severity.BLOCKED, f"{stage}: {error}", remedy="give the file named above"))
             except LabError as error:
-                out.append(Finding("C001", Severity.FAIL, f"{stage}: {error}", remedy="mend the input named above"))
-        return out
+                errors.append((stage, error))
+        return checks.inputs.relative(checks.inputs.merged([*checks.inputs.stopped(errors), *out]), self.root)
 
     def _weights(self) -> list[Finding]:
         longest = None
-        if self.file.samples is not None:
+        if self._attempt("samples") is not None:
             longest = max((s.length for s in map(self._readable, self.samples) if s is not None), default=None)
         return checks.weights.check(self.draft, longest, self.stats)
 
     def _vocab(self) -> list[Finding]:
-        return checks.vocab.check(self.draft, self.target, self.replies, self.steps)
+        return checks.vocab.check(self.draft, self._attempt("target"), self._attempt("replies"), self.steps)
 
     def _samples(self) -> list[Finding]:
         names = [n for n in self.samples if n not in self.survey.unreadable]
         claimed = self.samples[names[0]].final_norm if names else "none"
-        return checks.samples.check(self.survey, self.samples, self.draft, self.target, claimed)
+        draft, target = self._attempt("draft"), self._attempt("target")
+        return checks.samples.check(self.survey, self.samples, draft, target, claimed)
 
     def _forward(self) -> list[Finding]:
         return checks.forward.check(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from eagle3lab.dialects import config as keys
 from eagle3lab.dialects import program_of
 from eagle3lab.dialects.common import canonical
 from eagle3lab.dialects.speculators import flatten
@@ -46,18 +48,10 @@ SHAPES = {
 }
 """Shapes in symbols (engines.md 2.1); projections of layers after the first take H where the first takes 2H."""
 
-REQUIRED = (
-    "fc.weight",
-    "norm.weight",
-    *(
-        f"layers.0.{part}.weight"
-        for part in (
-            "input_layernorm", "hidden_norm", "post_attention_layernorm",
-            "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
-        )
-    ),
-)  # fmt: skip
-"""Without these no program can run an EAGLE-3 draft (the attention's own projections depend on its kind)."""
+FIRST_NORMS = ("input_layernorm", "hidden_norm")
+BLOCK = ("post_attention_layernorm", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+"""Without these, and ``fc`` and ``norm``, no program can run an EAGLE-3 draft; MLA has other projections."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +89,8 @@ class Draft:
             )
         self.path = path
         self.raw_config = read_json(path / "config.json")
-        nested = "transformer_layer_config" in self.raw_config
-        self.config: dict[str, Any] = flatten(self.raw_config) if nested else dict(self.raw_config)
+        layer = self.raw_config.get("transformer_layer_config")
+        self.config: dict[str, Any] = flatten(self.raw_config) if isinstance(layer, dict) else dict(self.raw_config)
         self.tensors: TensorFiles = open_tensors(path)
         self.stored = self._rename()
         self.unknown = sorted(set(self.tensors) - set(self.stored.values()))
@@ -158,31 +152,49 @@ class Draft:
                 faults.append(f"{name!r} and {stored[known]!r} are both {known!r}; remove one of them")
             elif known:
                 stored[known] = name
-        faults += [
-            f"tensor {name!r} is missing"
-            + (": this is not an EAGLE-3 draft as stored, it cannot combine aux states" if name == "fc.weight" else "")
-            for name in REQUIRED
-            if name not in stored and not (name == "fc.weight" and not self._wants_fc())
-        ]
+        missing = [name for name in self._required(stored) if name not in stored]
+        if missing:
+            found = ", ".join(sorted(self.tensors)) or "no tensor"
+            faults.append(f"missing: {', '.join(missing)}; found: {found}; export the draft again with its own trainer")
+        if "fc.weight" in missing:
+            faults.append("without fc it is not an EAGLE-3 draft as stored: it cannot combine aux states")
+        faults += self._form_faults(stored)
         if faults:
-            listing = ", ".join(sorted(self.tensors))
-            raise BadFile(
-                self.tensors.path, [*faults, f"found: {listing}; export the draft again with its own trainer"]
-            )
+            raise BadFile(self.tensors.path, faults)
         return stored
 
+    def _required(self, stored: Mapping[str, str]) -> list[str]:
+        """The tensors that any program needs of this draft, for every layer up to the last one in the file."""
+        layers = 1 + max((int(n.split(".")[1]) for n in stored if n.startswith("layers.")), default=0)
+        other_attention = any("self_attn.kv_" in name or "self_attn.q_a" in name for name in stored)
+        parts = [*BLOCK, *(() if other_attention else ATTENTION)]
+        wanted = ["fc.weight"] if self._wants_fc() else []
+        wanted += ["norm.weight", *(f"layers.0.{norm}.weight" for norm in FIRST_NORMS)]
+        return wanted + [f"layers.{i}.{part}.weight" for i in range(layers) for part in parts]
+
+    def _form_faults(self, stored: Mapping[str, str]) -> list[str]:
+        """Numbers of axes, and maps that are not integers: nothing could be read out of such tensors."""
+        faults = []
+        for name, stored_name in stored.items():
+            info, symbols = self.tensors[stored_name], symbols_of(name)
+            where = f"{info.file}: {stored_name} is {info.dtype} {list(info.shape)}"
+            if symbols and len(info.shape) != len(symbols):
+                faults.append(f"{where}, expected [{', '.join(symbols)}]")
+            elif name == "d2t" and info.dtype[0] not in "IU":
+                faults.append(f"{where}, expected I64: floating-point numbers do not hold token ids")
+        return faults
+
     def _wants_fc(self) -> bool:
-        return bool((self.config.get("eagle_config") or {}).get("use_aux_hidden_state", True))
+        nested = self.config.get("eagle_config")
+        return not isinstance(nested, dict) or nested.get("use_aux_hidden_state") is not False
 
     def _solve(self, target_hidden: int | None, vocab: int | None) -> Architecture:
         config, file = self.config, self.path / "config.json"
-        faults = [
-            f"key {key!r} is {config.get(key)!r}, expected a number"
-            for key in ("hidden_size", "num_attention_heads", "vocab_size")
-            if not isinstance(config.get(key), int)
-        ]
+        faults = keys.faults(config)
+        if faults:
+            raise BadFile(file, faults)
         hidden = (self.shape("norm.weight") or (0,))[0]
-        if isinstance(config.get("hidden_size"), int) and config["hidden_size"] != hidden:
+        if config["hidden_size"] != hidden:
             faults.append(
                 f"key 'hidden_size' is {config['hidden_size']}, but norm.weight has {hidden} entries; expected {hidden}"
             )
@@ -198,7 +210,7 @@ class Draft:
         width = target_hidden or config.get("target_hidden_size") or hidden
         fc = self.shape("fc.weight")
         aux = max(fc[1] // width, 1) if fc else 1
-        gate = self.shape("layers.0.mlp.gate_proj.weight") or (config.get("intermediate_size", 0),)
+        gate = self.shape("layers.0.mlp.gate_proj.weight") or (0,)
         return Architecture(
             hidden=hidden,
             target_hidden=width,
@@ -210,8 +222,8 @@ class Draft:
             intermediate=gate[0],
             draft_vocab=head_rows,
             vocab=vocab or vocab_size,
-            eps=float(config.get("rms_norm_eps", 1e-6)),
-            activation=str(config.get("hidden_act", "silu")),
+            eps=float(config.get("rms_norm_eps") or 1e-6),
+            activation=str(config.get("hidden_act") or "silu"),
             config=config,
             tensors=frozenset(self.stored),
             program=program_of(self.raw_config, self.tensors),
@@ -219,7 +231,7 @@ class Draft:
 
     def _draft_vocab_fault(self, faults: list[str]) -> tuple[int, int]:
         """Vd and V; a config that contradicts ``lm_head`` or leaves Vd open is a fault."""
-        vocab_size = self.config.get("vocab_size") or 0
+        vocab_size = self.config["vocab_size"]
         stated = self.config.get("draft_vocab_size")
         head = self.shape("lm_head.weight")
         rows = head[0] if head else stated or vocab_size

@@ -33,7 +33,13 @@ class Model:
         """The canonical tensor in ``dtype`` on the device, cached."""
         key = (name, dtype)
         if key not in self._weights:
-            self._weights[key] = self.draft.weight(name).to(self.device, dtype)
+            stored = self.draft.weight(name)
+            if not stored.is_floating_point():
+                raise Blocked(
+                    f"{self.draft.path.name}: {self.draft.stored[name]} is {str(stored.dtype).removeprefix('torch.')}: "
+                    "quantised weights cannot be run by this version of the lab; give the draft as trained"
+                )
+            self._weights[key] = stored.to(self.device, dtype)
         return self._weights[key]
 
     def optional(self, name: str, reading: Reading, dtype: torch.dtype) -> Tensor | None:

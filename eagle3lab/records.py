@@ -165,6 +165,7 @@ class Sample:
         final_norm: ``"pre"`` or ``"post"`` the target's final norm, as the file claims, else ``"none"``.
         last: L, the boundary that is the last residual, when known.
         origin: free text about where it came from.
+        unused: keys of the file that the format does not know.
     """
 
     name: str
@@ -176,6 +177,7 @@ class Sample:
     final_norm: str = "none"
     last: int | None = None
     origin: str = ""
+    unused: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:
@@ -213,17 +215,19 @@ class Interval:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One reading tried by the search, with its score on the rows it was tried on."""
+    """One reading that reached the search's last round, with its score on all rows.
+
+    Attributes:
+        reading: the reading.
+        accuracy: step-0 accuracy with its interval.
+        behind: accuracy of the best minus this one's, paired on the same rows.
+        loglik: mean log-likelihood of the recorded tokens, nats.
+    """
 
     reading: Reading
-    correct: int
-    scored: int
+    accuracy: Interval
+    behind: Interval
     loglik: float
-
-    @property
-    def accuracy(self) -> float:
-        """Step-0 accuracy over the rows tried."""
-        return self.correct / self.scored if self.scored else float("nan")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle3lab.errors import Blocked
 from eagle3lab.reading import Rope
+
+NEEDED: dict[str, tuple[str, ...]] = {
+    "default": (), "mrope": (), "linear": ("factor",), "dynamic": ("factor",), "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}  # fmt: skip
+"""Kinds of scaling that the lab computes, and the numbers without which they cannot be."""
 
 
 def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, float]:
@@ -27,12 +34,18 @@ def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, floa
         inv_freq float32 [r/2] with r the rotated width, and the attention factor.
 
     Raises:
-        ValueError: unknown scaling kind, naming it.
+        Blocked: a kind of scaling that the lab does not compute, or one whose numbers are missing; the text names both.
     """
     rotated = int(head_dim * rope.partial)
+    if rotated < 2 or rotated % 2:
+        raise Blocked(f"config.json: partial_rotary_factor {rope.partial} of head_dim {head_dim} rotates {rotated} "
+                      "channels, expected an even number")  # fmt: skip
     exponents = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated  # [r/2]
     scaling = dict(rope.scaling)
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    missing = [key for key in NEEDED.get(kind, ()) if scaling.get(key) is None]
+    if missing:
+        raise Blocked(f"config.json: rope scaling {kind!r} lacks {', '.join(missing)}; expected numbers")
     if kind in ("default", "mrope"):
         return 1.0 / rope.base**exponents, 1.0
     if kind == "linear":
@@ -43,7 +56,7 @@ def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, floa
         return _llama3(1.0 / rope.base**exponents, scaling), 1.0
     if kind == "yarn":
         return _yarn(rope, exponents, scaling, rotated)
-    raise ValueError(f"rope scaling {kind!r} is not known; known: default, linear, dynamic, llama3, yarn")
+    raise Blocked(f"config.json: rope scaling {kind!r} is not known to the lab; known: {', '.join(NEEDED)}")
 
 
 def _dynamic_base(rope: Rope, scaling: dict[str, Any], rotated: int, positions: int) -> float:

@@ -14,7 +14,11 @@ from eagle3lab.records import Sample
 from eagle3lab.tensors import TensorFiles, open_tensors
 
 FORMAT = "eagle3lab-sample/1"
-_STATE = re.compile(r"h\.(\d+)")
+KEYS = ("input_ids", "loss_mask", "final")
+OTHER_DUMPS = (".arrow", ".bin", ".ckpt", ".gguf", ".npy", ".npz", ".parquet", ".pt", ".pth")
+"""Files that look like recordings of other programs: named, never passed over in silence."""
+
+_STATE = re.compile(r"h\.(0|[1-9]\d*)")
 
 
 class Samples(Mapping[str, Sample]):
@@ -25,14 +29,23 @@ class Samples(Mapping[str, Sample]):
         root: folder that paths are shown relative to.
         exclude: glob patterns of names left out of the headline (still readable by name).
         last: L of the target when known, the boundary of the last residual.
+        vocab: V of the target when known.
 
     Attributes:
         headline: names that the headline numbers use, sorted.
+        passed_over: files of the folder that look like recordings in another format.
     """
 
-    def __init__(self, path: Path, root: Path, exclude: Sequence[str] = (), last: int | None = None):
-        self.path, self.root, self.last = path, root, last
-        self._files = {file.stem: file for file in _listing(path)}
+    def __init__(self, path: Path, root: Path, exclude: Sequence[str] = (), last: int | None = None,
+                 vocab: int | None = None):  # fmt: skip
+        self.path, self.root, self.last, self.vocab = path, root, last, vocab
+        files = _listing(path)
+        self._files = {file.stem: file for file in files}
+        twice = sorted({f.name for f in files if self._files[f.stem] != f})
+        if twice:
+            raise BadFile(path, f"{twice[0]} has a namesake; samples are told apart by file name: rename one")
+        others = sorted(path.iterdir()) if path.is_dir() else []
+        self.passed_over = tuple(f.name for f in others if f.suffix in OTHER_DUMPS)
         self.headline = [n for n in self._files if not any(fnmatch.fnmatch(n, pattern) for pattern in exclude)]
 
     def __getitem__(self, name: str) -> Sample:
@@ -44,7 +57,7 @@ class Samples(Mapping[str, Sample]):
         if name not in self._files:
             known = ", ".join(list(self._files)[:20])
             raise BadFile(self.path, f"no sample {name!r}; found {known}")
-        return read_sample(self._files[name], self.root, self.last)
+        return read_sample(self._files[name], self.root, self.last, self.vocab)
 
     def __iter__(self) -> Iterator[str]:
         """Names in path order."""
@@ -61,7 +74,7 @@ class Samples(Mapping[str, Sample]):
 
 def _listing(path: Path) -> list[Path]:
     if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
+        files = sorted(f for f in path.glob("*.safetensors") if f.is_file())
         if not files:
             found = sorted(p.name for p in path.iterdir())
             what = ", ".join(found[:8]) + (" …" if len(found) > 8 else "") if found else "an empty folder"
@@ -75,14 +88,17 @@ def _listing(path: Path) -> list[Path]:
     return files
 
 
-def read_sample(file: Path, root: Path, last: int | None = None) -> Sample:
+def read_sample(file: Path, root: Path, last: int | None = None, vocab: int | None = None) -> Sample:
     """Reads one sample in the lab's own format; states stay mapped.
 
     Raises:
-        BadFile: every fault of the file: missing keys, lengths that differ, wrong ranks or dtypes.
+        BadFile: every fault of the file: missing keys, lengths that differ, wrong ranks or dtypes, boundaries or
+            tokens that the target does not have.
     """
     tensors = open_tensors(file)
     faults = _faults(tensors)
+    if not faults:
+        faults = _value_faults(tensors, last, vocab)
     if faults:
         raise BadFile(file, faults)
     states = {int(found.group(1)): tensors.read(found.group()) for found in map(_STATE.fullmatch, tensors) if found}
@@ -97,6 +113,7 @@ def read_sample(file: Path, root: Path, last: int | None = None) -> Sample:
         final_norm=claimed,
         last=last if last in states else None,
         origin=tensors.metadata.get("origin", ""),
+        unused=tuple(sorted(n for n in tensors if n not in KEYS and not _STATE.fullmatch(n))),
     )
 
 
@@ -136,23 +153,35 @@ def _faults(tensors: TensorFiles) -> list[str]:
                 f"(ratio {info.shape[0] / max(length, 1):.2f}; one over the accept length means that a "
                 "speculating engine recorded one row a round)"
             )
-    if len(widths) > 1:
-        faults.append(f"states have widths {widths}, expected one width Ht")
+    if len(widths) > 1 or 0 in widths:
+        faults.append(f"states have widths {widths}, expected one width Ht above 0")
+    claimed = tensors.metadata.get("final_norm", "none")
+    if claimed not in ("pre", "post", "none"):
+        faults.append(f"metadata 'final_norm' is {claimed!r}, expected 'pre' or 'post' the target's final norm, or 'none'")
     return faults
 
 
-def check_tokens(sample: Sample, vocab: int, root: Path) -> None:
-    """Refuses a sample with token ids outside [0, V).
-
-    Raises:
-        BadFile: naming the first few.
-    """
-    bad = sample.input_ids[(sample.input_ids < 0) | (sample.input_ids >= vocab)]
+def _value_faults(tensors: TensorFiles, last: int | None, vocab: int | None) -> list[str]:
+    """What only the values, or the target, can tell."""
+    faults = []
+    ids, mask = tensors.read("input_ids"), tensors.read("loss_mask").long()
+    bad = ids[(ids < 0) | (ids >= vocab)] if vocab is not None else ids[ids < 0]
     if len(bad):
-        raise BadFile(
-            root / sample.path,
-            f"input_ids holds {bad[:5].tolist()}, outside the vocabulary of {vocab}; recorded with another tokenizer?",
+        faults.append(
+            f"input_ids holds {bad[:5].tolist()}, outside the vocabulary"
+            + (f" of {vocab}" if vocab is not None else "")
+            + "; recorded with another tokenizer, or padded?"
         )
+    odd = mask[(mask != 0) & (mask != 1)]
+    if len(odd):
+        faults.append(f"loss_mask holds {odd[:5].tolist()}, expected 1 on reply tokens and 0 elsewhere")
+    above = [int(k[2:]) for k in tensors if _STATE.fullmatch(k) and last is not None and int(k[2:]) > last]
+    if above:
+        faults.append(
+            f"boundaries {sorted(above)} lie above {last}, the target's last residual; expected 0 … {last} (h.{last} "
+            "is the output of the last block, before the final norm)"
+        )
+    return faults
 
 
 def reply_rows(sample: Sample) -> torch.Tensor:

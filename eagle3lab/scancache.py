@@ -69,7 +69,7 @@ def to_dict(result: ScanResult) -> dict[str, Any]:
         "fitted": result.fitted.to_dict(),
         "ties": [r.to_dict() for r in result.ties],
         "margin": asdict(result.margin),
-        "ranking": [{**vars(c), "reading": c.reading.to_dict()} for c in result.ranking],
+        "ranking": [{**asdict(c), "reading": c.reading.to_dict()} for c in result.ranking],
         "matrix": [[slot, boundary, value] for (slot, boundary), value in result.matrix.items()],
     }
 
@@ -80,7 +80,10 @@ def from_dict(plain: dict[str, Any]) -> ScanResult:
         fitted=Reading.from_dict(plain["fitted"]),
         ties=tuple(Reading.from_dict(r) for r in plain["ties"]),
         margin=Interval(**plain["margin"]),
-        ranking=tuple(Candidate(**{**c, "reading": Reading.from_dict(c["reading"])}) for c in plain["ranking"]),
+        ranking=tuple(
+            Candidate(Reading.from_dict(c["reading"]), Interval(**c["accuracy"]), Interval(**c["behind"]), c["loglik"])
+            for c in plain["ranking"]
+        ),
         path=tuple((str(f), str(a), str(b), float(g)) for f, a, b, g in plain["path"]),
         undetermined=tuple(plain["undetermined"]),
         tried=plain["tried"],

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
-from eagle3lab.bench import Bench, Score, paired
-from eagle3lab.errors import LabError
+from eagle3lab.bench import Bench, Score, accuracy_of, paired
+from eagle3lab.errors import Blocked, LabError
 from eagle3lab.model import Model
 from eagle3lab.reading import FINAL, Aux, Reading, show
 from eagle3lab.records import Candidate, Interval, Sample, ScanResult
@@ -38,7 +39,7 @@ def search(
         progress: called with one line a stage.
 
     Raises:
-        LabError: no start can be run, or nothing can be scored.
+        LabError: no start can be run (the configured one's own reason), or nothing can be scored.
     """
     say = progress or (lambda _: None)
     bench = Bench(model, samples)
@@ -81,27 +82,18 @@ def search(
 
 
 def _best_start(bench: Bench, starts: Sequence[Reading]) -> Reading:
-    runnable, reasons = [], []
+    runnable = []
     for reading in dict.fromkeys(starts):
-        try:
-            score = bench.score([reading], 24, 1)[0]
-        except LabError as error:
-            reasons.append(str(error))
-        else:
-            runnable.append((score.mean_loglik, reading))
+        with suppress(LabError):
+            runnable.append((bench.score([reading], 24, 1)[0].mean_loglik, reading))
     if not runnable:
-        # a start whose states are not recorded can still say everything but its wiring
+        if not starts or not bench.boundaries:
+            what = "boundary that every sample holds (S010)" if starts else "reading to start from"
+            raise Blocked(f"the search has no {what}")
+        # a start whose states are not recorded can still say everything but its wiring; what else is wrong, it says here
         held = bench.boundaries
-        aux = tuple(held[min(i, len(held) - 1)] for i in range(bench.model.draft.arch.aux))
-        if not starts:
-            raise LabError("search: no reading to start from")
-        moved = starts[0].replace(aux=aux)
-        try:
-            bench.score([moved], 24, 1)
-        except LabError as error:
-            raise LabError(
-                "search: no starting point can be run: " + "; ".join(dict.fromkeys([*reasons, str(error)]))
-            ) from error
+        moved = starts[0].replace(aux=tuple(held[min(i, len(held) - 1)] for i in range(bench.model.draft.arch.aux)))
+        bench.score([moved], 24, 1)
         return moved
     first = runnable[0]
     best = max(runnable, key=lambda pair: pair[0])
@@ -163,10 +155,10 @@ def _race(bench: Bench, candidates: list[Reading]) -> tuple[Reading, list[Candid
         field, scores = [field[i] for i in order], [scores[i] for i in order]
     best = scores[0]
     ranking = [
-        Candidate(r, int(sum(h.sum() for h in s.hits)), sum(h.numel() for h in s.hits), s.mean_loglik)
-        for r, s in zip(field, scores, strict=True)
+        Candidate(reading, accuracy_of(score), paired(best, score), score.mean_loglik)
+        for reading, score in zip(field, scores, strict=True)
     ]
-    ties = [r for r, s in zip(field[1:], scores[1:], strict=True) if paired(best, s).low <= 0]
+    ties = [candidate.reading for candidate in ranking[1:] if candidate.behind.low <= 0]
     return field[0], ranking, ties
 
 
@@ -193,11 +185,13 @@ def _one_field(bench: Bench, current: Reading, say: Progress) -> tuple[tuple[str
     return (name, show(old), show(new)), value, best
 
 
-def _runnable(bench: Bench, readings: Iterable[Reading]) -> list[Score | None]:
+def _runnable(bench: Bench, readings: Sequence[Reading]) -> list[Score | None]:
+    """Each reading's score, None where it cannot be run; all on the same rows."""
     scores: list[Score | None] = []
+    deepest = max(r.shift for r in readings)
     for reading in readings:
         try:
-            scores.append(bench.score([reading], 40, 6, steps=2)[0])
+            scores.append(bench.score([reading], 40, 6, steps=2, shift=deepest)[0])
         except LabError:
             scores.append(None)
     return scores
@@ -267,11 +261,11 @@ def _floor(bench: Bench, best: Reading) -> float:
 
 
 def _matrix(bench: Bench, best: Reading) -> tuple[dict[tuple[int, int], float], int]:
-    """Accuracy with one slot fed each boundary, the other slots as fitted (up to 80 rows of each of two samples)."""
+    """Accuracy with one slot fed each boundary, the other slots as fitted (up to 40 rows of each of six samples)."""
     if FINAL in best.aux or best.fc == "skipped":
         return {}, 0
     cells = [(slot, b) for slot in range(len(best.aux)) for b in bench.boundaries]
     tries = [best.replace(aux=(*best.aux[:slot], b, *best.aux[slot + 1 :])) for slot, b in cells]
-    scores = bench.score(tries, 80, 2)
+    scores = bench.score(tries, 40, 6)
     rows = sum(h.numel() for h in scores[0].hits)
     return {cell: score.accuracy for cell, score in zip(cells, scores, strict=True)}, rows

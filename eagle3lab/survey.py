@@ -32,6 +32,9 @@ class Survey:
         same: pairs of boundaries that are bitwise equal in some sample.
         masks: sample → (reply tokens, tokens).
         widths: sample → Ht.
+        held: sample → its boundaries.
+        unused: sample → keys of its file that the format does not know.
+        blocked: finding code → why its question could not be put to some sample.
     """
 
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -44,6 +47,9 @@ class Survey:
     same: set[tuple[int, int]] = field(default_factory=set)
     masks: dict[str, tuple[int, int]] = field(default_factory=dict)
     widths: dict[str, int] = field(default_factory=dict)
+    held: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)
 
 
 def survey(samples: Samples, target: Target | None, names: list[str] | None = None) -> Survey:
@@ -57,7 +63,9 @@ def survey(samples: Samples, target: Target | None, names: list[str] | None = No
             out.unreadable[name] = str(error)
             continue
         out.masks[name] = (int(sample.loss_mask.bool().sum()), sample.length)
-        out.widths[name] = sample.width
+        out.widths[name], out.held[name] = sample.width, sample.boundaries
+        if sample.unused:
+            out.unused[name] = sample.unused
         _states(out, sample, sums)
         if target is not None and sample.width == target.hidden:
             _embedding(out, sample, target)
@@ -90,8 +98,9 @@ def _embedding(out: Survey, sample: Sample, target: Target) -> None:
         return
     try:
         rows = target.embedding(sample.input_ids).float()
-    except LabError:
-        return  # a slice without these tokens' rows cannot tell
+    except LabError as error:
+        out.blocked.setdefault("S003", str(error))  # a slice without these tokens' rows cannot tell
+        return
     mine = sample.states[0].float()
     # some families scale their embeddings by one factor; the best factor is taken out first
     scale = (mine * rows).sum() / rows.square().sum()
@@ -104,12 +113,17 @@ def _lens(out: Survey, sample: Sample, target: Target) -> None:
     if last is None or done >= LENS_ROWS:
         return
     rows = torch.nonzero(sample.loss_mask.bool())[:, 0]
-    rows = rows[(rows > 0) & target.holds(sample.input_ids[rows])][: LENS_ROWS - done]
+    try:
+        rows = rows[(rows > 0) & target.holds(sample.input_ids[rows])][: LENS_ROWS - done]
+    except LabError as error:
+        out.blocked.setdefault("S004", str(error))
+        return
     out.lens_boundary = target.layers
     for norms in (0, 1, 2):
         try:
             picks = target.lens(last[rows - 1], norms)
-        except LabError:
+        except LabError as error:
+            out.blocked.setdefault("S004", str(error))
             return
         hits, n = out.lens.get(norms, (0, 0))
         out.lens[norms] = (hits + int((picks == sample.input_ids[rows]).sum()), n + len(rows))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle3lab.dialects.config import NUMBER, WHOLE
 from eagle3lab.errors import BadFile, Blocked
 from eagle3lab.norms import rms_norm
 from eagle3lab.tensors import TensorFiles, open_tensors, read_json
 
 SLICE_FORMAT = "eagle3lab-target-slice/1"
+CONFIG: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **{key: WHOLE for key in ("hidden_size", "num_hidden_layers", "vocab_size")},
+    "rms_norm_eps": (lambda value: value is None or NUMBER[0](value), NUMBER[1]),
+}
+"""What the lab reads of the target's config, and what it should be."""
+
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_5", "qwen3_5_text", "recurrent_gemma")
 """Targets whose RMSNorm multiplies by 1 + w (trainers.md 2.6)."""
 
@@ -31,20 +39,61 @@ class Target:
     """
 
     def __init__(self, path: Path):
-        if not path.exists():
-            raise BadFile(path, "no such folder; check [target] path in case.toml")
+        if not path.is_dir():
+            raise BadFile(
+                path,
+                "a file; expected the target's folder with config.json and its tensors or a slice of them"
+                if path.exists()
+                else "no such folder; check [target] path in case.toml",
+            )
         self.path = path
         raw = read_json(path / "config.json")
-        self.config: dict[str, Any] = raw.get("text_config") or raw
-        missing = [k for k in ("hidden_size", "num_hidden_layers", "vocab_size") if not self.config.get(k)]
-        if missing:
-            raise BadFile(path / "config.json", [f"key {k!r} is missing, expected a number" for k in missing])
+        inner = raw.get("text_config")
+        self.config: dict[str, Any] = inner if isinstance(inner, dict) else raw
+        faults = [
+            f"key {key!r} is {self.config.get(key)!r}, expected {words}"
+            for key, (fits, words) in CONFIG.items()
+            if not fits(self.config.get(key))
+        ]
+        if faults:
+            raise BadFile(path / "config.json", faults)
 
     @cached_property
     def tensors(self) -> TensorFiles:
         """The tensor files, mapped."""
         piece = self.path / "slice.safetensors"
-        return open_tensors(piece if piece.is_file() else self.path)
+        tensors = open_tensors(piece if piece.is_file() else self.path)
+        if tensors.metadata.get("format") == SLICE_FORMAT:
+            faults = self._slice_faults(tensors)
+            if faults:
+                raise BadFile(tensors.path, faults)
+        return tensors
+
+    def _slice_faults(self, tensors: TensorFiles) -> list[str]:
+        rows = tensors["token_ids"].shape[0] if "token_ids" in tensors and tensors["token_ids"].shape else 0
+        wanted = {"token_ids": (rows,), "embed_tokens.rows": (rows, self.hidden), "norm.weight": (self.hidden,)}
+        if tensors.metadata.get("tied") != "true":
+            wanted["lm_head.rows"] = (rows, self.hidden)
+        found = ", ".join(sorted(tensors)) or "nothing"
+        faults = [
+            f"key {name!r} is missing; found {found}"
+            if name not in tensors
+            else f"{name} is {tensors[name].dtype} {list(tensors[name].shape)}, expected {list(shape)}"
+            for name, shape in wanted.items()
+            if name not in tensors or tensors[name].shape != shape
+        ]
+        size = tensors.metadata.get("vocab_size", str(self.config["vocab_size"]))
+        if not size.isdecimal():
+            faults.append(f"metadata 'vocab_size' is {size!r}, expected a whole number")
+        if not faults and not rows:
+            faults.append("holds no row at all; slice the target again for these samples")
+        if not faults:
+            ids = tensors.read("token_ids")
+            if tensors["token_ids"].dtype not in ("I64", "I32") or not bool((ids[1:] > ids[:-1]).all()):
+                faults.append("token_ids: expected I64, rising, each once: rows are looked up by bisection")
+            elif int(ids[0]) < 0 or int(ids[-1]) >= int(size):
+                faults.append(f"token_ids reach from {int(ids[0])} to {int(ids[-1])}, outside the vocabulary of {size}")
+        return faults
 
     @cached_property
     def sliced(self) -> bool:
@@ -64,7 +113,9 @@ class Target:
     @property
     def vocab(self) -> int:
         """V."""
-        return int(self.tensors.metadata.get("vocab_size", self.config["vocab_size"]))
+        with suppress(BadFile):  # raised again where rows are asked for
+            return int(self.tensors.metadata.get("vocab_size", self.config["vocab_size"]))
+        return int(self.config["vocab_size"])
 
     @property
     def model_type(self) -> str:
@@ -74,14 +125,14 @@ class Target:
     @property
     def eps(self) -> float:
         """RMSNorm epsilon."""
-        return float(self.config.get("rms_norm_eps", 1e-6))
+        return float(self.config.get("rms_norm_eps") or 1e-6)
 
     @cached_property
     def tied(self) -> bool:
         """Whether ``lm_head`` is the embedding table."""
         if self.sliced:
             return self.tensors.metadata.get("tied") == "true"
-        return self._find("lm_head.weight") is None
+        return self._find("lm_head.weight") is None and self.config.get("tie_word_embeddings") is not False
 
     @cached_property
     def token_ids(self) -> Tensor:
@@ -175,20 +226,30 @@ class Target:
     def _find(self, suffix: str, shape: tuple[int, ...] | None = None) -> str | None:
         """The one tensor ending in ``suffix`` outside the blocks (and of ``shape``), None when there is none."""
         found = [
-            name
-            for name, info in self.tensors.items()
-            if (name == suffix or name.endswith("." + suffix))
-            and ".layers." not in name
-            and "vis" not in name
-            and (shape is None or info.shape[1:] == shape[1:])
-        ]
+            name for name in self._ending(suffix) if shape is None or _holds(self.tensors[name].shape, shape)
+        ]  # fmt: skip
         return min(found, key=len) if found else None
+
+    def _ending(self, suffix: str) -> list[str]:
+        return [
+            name
+            for name in self.tensors
+            if (name == suffix or name.endswith("." + suffix)) and ".layers." not in name and "vis" not in name
+        ]
 
     def _need(self, suffix: str, shape: tuple[int, ...]) -> str:
         name = self._find(suffix, shape)
         if name is None:
+            near = ", ".join(f"{n} {list(self.tensors[n].shape)}" for n in self._ending(suffix)) or "none"
             raise BadFile(
                 self.path,
-                f"no tensor ends in {suffix!r} with shape {list(shape)}; expected the target's own checkpoint",
+                f"no tensor ends in {suffix!r} with shape {list(shape)}, found {near}; "
+                "expected the target's own checkpoint and its own config.json",
             )
         return name
+
+
+def _holds(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a tensor has ``shape``; a table may have more rows, as padded vocabularies do."""
+    exact = len(shape) == 1
+    return len(found) == len(shape) and found[1:] == shape[1:] and (found == shape if exact else found[0] >= shape[0])

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import struct
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,11 @@ class TensorFiles(Mapping[str, TensorInfo]):
         self._infos: dict[str, TensorInfo] = {}
         self._sources: dict[str, Any] = {}
         for file in files:
-            infos, source, metadata = _open_torch(file) if file.suffix in TORCH_SUFFIXES else _open_safetensors(file)
+            try:
+                opened = _open_torch(file) if file.suffix in TORCH_SUFFIXES else _open_safetensors(file)
+            except OSError as error:
+                raise BadFile(file, f"cannot be read ({error.strerror or error}); check its permissions") from error
+            infos, source, metadata = opened
             self.metadata = self.metadata or metadata
             twice = sorted(set(infos) & set(self._infos))
             if twice:
@@ -81,7 +87,11 @@ class TensorFiles(Mapping[str, TensorInfo]):
         if name not in self._infos:
             raise BadFile(self.path, f"tensor {name!r} is missing; found {', '.join(sorted(self._infos)) or 'none'}")
         source = self._sources[name]
-        return source[name] if isinstance(source, dict) else source.get_tensor(name)
+        try:
+            return source[name] if isinstance(source, dict) else source.get_tensor(name)
+        except (SafetensorError, KeyError, AttributeError) as error:  # a dtype that torch lacks
+            info = self._infos[name]
+            raise BadFile(self.path, f"tensor {name!r} is {info.dtype}, which cannot be read ({error})") from error
 
     def rows(self, name: str, index: Tensor) -> Tensor:
         """Rows ``index`` [R] of a matrix: only those pages of the file are touched."""  # [R, width]
@@ -97,14 +107,14 @@ def open_tensors(path: Path) -> TensorFiles:
     if not path.exists():
         raise BadFile(path, "no such file or folder; check the path in case.toml")
     if path.is_file():
-        return TensorFiles(path, _from_index(path) if path.suffix == ".json" else [path])
+        return _sharded(path, path) if path.suffix == ".json" else TensorFiles(path, [path])
     for name in INDEXES:
         if (path / name).is_file():
-            return TensorFiles(path, _from_index(path / name))
+            return _sharded(path, path / name)
     for name in SINGLES:
         if (path / name).is_file():
             return TensorFiles(path, [path / name])
-    found = sorted(p.name for p in path.iterdir())
+    found = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir())
     stray = [path / name for name in found if name.endswith(".safetensors")]
     if len(stray) == 1:
         return TensorFiles(path, stray)
@@ -121,23 +131,36 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise BadFile(path, "no such file; it should hold the model's configuration as JSON")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadFile(path, f"not JSON ({error}); save it again") from error
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError, OSError) as error:
+        with path.open("rb") as stream:
+            fault = _POINTER if _is_pointer(stream.read(64)) else f"not JSON ({error}); save it again as UTF-8"
+        raise BadFile(path, fault) from error
     if not isinstance(value, dict):
         raise BadFile(path, f"holds a JSON {type(value).__name__}, expected an object")
     return value
 
 
-def _from_index(index: Path) -> list[Path]:
+def _sharded(path: Path, index: Path) -> TensorFiles:
+    """The shards an index names; every tensor it promises must be in the shard it names."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BadFile(index, "key 'weight_map' is missing or empty, expected tensor name → file name")
-    files = [index.parent / name for name in dict.fromkeys(weight_map.values())]
-    missing = [file.name for file in files if not file.is_file()]
+    foreign = [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]
+    if foreign:
+        raise BadFile(index, [f"names {name!r}, expected the name of a file beside it" for name in foreign])
+    named = list(dict.fromkeys(weight_map.values()))
+    missing = [name for name in named if not (index.parent / name).is_file()]
     if missing:
         raise BadFile(index, [f"names {name}, which is not in the folder; download it again" for name in missing])
-    return files
+    tensors = TensorFiles(path, [index.parent / name for name in named])
+    absent = [f"{name!r} in {file}" for name, file in weight_map.items()
+              if name not in tensors or tensors[name].file != file]  # fmt: skip
+    if absent:
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        fault = f"promises {', '.join(absent[:5])}{more}, not found there; the shards belong to another export"
+        raise BadFile(index, fault)
+    return tensors
 
 
 def _open_safetensors(file: Path) -> tuple[dict[str, TensorInfo], Any, dict[str, str]]:
@@ -172,20 +195,23 @@ def _header_fault(file: Path) -> str:
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(64)
-        if start.startswith(b"version https://git-lfs"):
-            return f"a Git LFS pointer of {size} bytes, not the tensors; run 'git lfs pull'"
+        if _is_pointer(start):
+            return _POINTER
         if start[8:9] != b"{" and (start.startswith(b"PK\x03\x04") or start[:1] == b"\x80"):
             return "a torch pickle under a .safetensors name; rename it to .bin, or export it as safetensors"
         if size < 10:
-            return f"{size} bytes, too short for a safetensors file; copy or export it again"
+            return f"holds {size} bytes, too short for a safetensors file; copy or export it again"
         (length,) = struct.unpack("<Q", start[:8])
         if length > min(size - 8, _MAX_HEADER):
-            return f"its header claims {length} bytes in a file of {size}: cut off, or not a safetensors file"
+            return (
+                f"its header claims {length} bytes in a file of {size}: cut off, or not a safetensors file; "
+                "copy or export it again"
+            )
         stream.seek(8)
         try:
             header = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             return "its header is not a safetensors header; export it again"
     payload, claimed = size - 8 - length, max(ends, default=0)
     if payload < claimed:
@@ -193,28 +219,43 @@ def _header_fault(file: Path) -> str:
     return ""
 
 
+_POINTER = "a Git LFS pointer, not the file itself; run 'git lfs pull'"
+
+
+def _is_pointer(start: bytes) -> bool:
+    return start.startswith(b"version https://git-lfs")
+
+
 def _open_torch(file: Path) -> tuple[dict[str, TensorInfo], dict[str, Tensor], dict[str, str]]:
+    with file.open("rb") as stream:
+        start = stream.read(64)
+    if _is_pointer(start) or not start:
+        raise BadFile(file, _POINTER if start else "holds 0 bytes; copy or save it again")
     try:
-        try:
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        except (RuntimeError, ValueError):  # the pre-1.6 format cannot be mapped
-            state = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise BadFile(
-            file,
-            f"needs code to be run on loading, which the lab never does ({reason}); export it as safetensors",
-        ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        raise BadFile(
-            file, f"not a sound torch archive ({str(error).splitlines()[0]}); copy or save it again"
-        ) from error
+        state = _load(file)
+    except Exception as error:  # a damaged pickle fails in any way it likes
+        called = re.search(r"GLOBAL (\S+)", str(error))
+        if called and isinstance(error, pickle.UnpicklingError):
+            fault = f"needs {called[1]} to be called on loading, and the lab runs no code of a file; export it as safetensors"
+        else:
+            fault = f"not a sound torch archive ({type(error).__name__}); copy or save it again"
+        raise BadFile(file, fault) from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
-    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)} if isinstance(state, dict) else {}
+    items = state.items() if isinstance(state, dict) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, Tensor)}
     if not tensors:
-        raise BadFile(file, f"holds a {type(state).__name__} without tensors, expected a state dict")
+        raise BadFile(file, f"holds a {type(state).__name__} without named tensors, expected a state dict")
     infos = {
         name: TensorInfo(name, tuple(t.shape), _DTYPES.get(t.dtype, str(t.dtype)), t.nbytes, file.name)
         for name, t in tensors.items()
     }
     return infos, tensors, {}
+
+
+def _load(file: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of old pickles, which are refused or read all the same
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except (RuntimeError, ValueError):  # the pre-1.6 format cannot be mapped
+            return torch.load(file, map_location="cpu", weights_only=True)

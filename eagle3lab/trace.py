@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from eagle3lab.draft import Draft
-from eagle3lab.errors import BadShape
+from eagle3lab.errors import BadShape, Blocked
 from eagle3lab.reading import Reading
 
 
@@ -33,8 +33,12 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
 
     Raises:
         BadShape: at the first operation whose widths do not fit, with the likely causes.
+        Blocked: the draft's attention is of a kind that the lab does not run.
     """
     a = draft.arch
+    if "layers.0.self_attn.q_proj.weight" not in draft:
+        found = ", ".join(name for name in sorted(draft.stored) if ".self_attn." in name)
+        raise Blocked(f"{draft.path.name}: multi-head latent attention ({found}) cannot be run by this version of the lab")
     width = width or a.target_hidden
     states = len(reading.aux)
     fused = states * width
@@ -53,6 +57,8 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
         _fit(draft, "input_norm", "input_norm.weight", -1, fused, [])
         ops.append(_op(draft, "input_norm", (rows, fused), "input_norm.weight", (rows, fused), "[T-1, A·Ht]"))
     elif reading.aux_norm == "fc_norm":
+        for slot in range(states):
+            _fit(draft, "fc_norm.k", f"fc_norm.{slot}.weight", 0, width, [])
         ops.append(
             _op(
                 draft,
@@ -66,6 +72,7 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
         )
     if reading.fc == "applied":
         _fit(draft, "fc", "fc.weight", 1, fused, _fc_causes(draft, states, width))
+        _fit(draft, "fc", "fc.weight", 0, a.hidden, [])
         ops.append(_op(draft, "fc", (rows, fused), "fc.weight", (rows, a.hidden), "[T-1, H]", "fuses the aux states"))
     elif fused != a.hidden:
         raise BadShape(
@@ -98,7 +105,9 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
             f"feeds lm_head; the state handed on is {reading.feedback.replace('_', '-')}",
         )
     )
-    _fit(draft, "lm_head", "lm_head.weight", 1, a.hidden, [])
+    if reading.head == "own":
+        _fit(draft, "lm_head", "lm_head.weight", 1, a.hidden, [])
+    _rest(draft, reading)
     ops.append(_op(draft, "lm_head", (rows, a.hidden), "lm_head.weight", (rows, a.draft_vocab), "[T-1, Vd]"))
     ops.append(
         Operation(
@@ -112,6 +121,21 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
         )
     )
     return ops
+
+
+def _rest(draft: Draft, reading: Reading) -> None:
+    """Norms, biases and whatever else the forward multiplies with: torch would stretch a tensor of one entry."""
+    unused = {"fc.weight", "d2t", "t2d", *reading.dropped}
+    unused |= {"embed_tokens.weight"} if reading.embedding == "target" else set()
+    unused |= {"lm_head.weight"} if reading.head == "target" else set()
+    for row in draft.rows:
+        if not row.fits and row.canonical not in unused:
+            raise BadShape(
+                row.canonical or row.stored,
+                f"{row.info.file}: {row.stored} is {list(row.info.shape)}",
+                f"[{', '.join(row.symbols or ())}] = {list(row.expected or ())} is expected",
+                ["config.json or this tensor belongs to another draft"],
+            )
 
 
 def _layer(draft: Draft, reading: Reading, layer: int, rows: int) -> list[Operation]:
@@ -225,8 +249,8 @@ def _fc_causes(draft: Draft, states: int, width: int) -> list[str]:
             f"fc [{shape[0]}, {takes}] takes {takes // width} states of {width}, the reading names {states}: "
             f"give {takes // width} boundaries"
         )
-    if takes == 2 * hidden:
-        causes.append("an EAGLE-1/2 draft: its fc takes [embedding ; state], 2H wide, not aux states")
+    if takes == 2 * hidden == 2 * width:
+        causes.insert(0, "an EAGLE-1/2 draft: its fc takes [embedding ; state], 2H wide, not aux states")
     if states and takes % states == 0 and takes // states != width:
         causes.append(
             f"the states are {width} wide, fc wants {takes // states}: recorded from another target, or the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,3 +25,13 @@ def repo() -> Path:
 def demo(repo: Path) -> Path:
     """The demo case."""
     return repo / "data" / "demo" / "case.toml"
+
+
+@pytest.fixture(scope="session")
+def demo_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's report, made once by the command line as a user would make it."""
+    out = tmp_path_factory.mktemp("report")
+    command = [sys.executable, "-m", "eagle3lab", "report", str(demo), "-o", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    assert run.returncode == 0, run.stderr[-4000:]
+    return out

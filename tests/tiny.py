@@ -83,7 +83,7 @@ def target_tensors(hidden: int = H) -> Tensors:
     rand = _random(2)
     head = torch.nn.functional.normalize(rand(V, hidden), dim=-1) * 4
     return {"model.embed_tokens.weight": rand(V, hidden), "lm_head.weight": head,
-            "model.norm.weight": torch.linspace(0.3, 3.0, hidden)}  # fmt: skip
+            "model.norm.weight": torch.logspace(-1.5, 1, hidden)}  # fmt: skip
 
 
 def target_config(**changes: Any) -> dict[str, Any]:

@@ -27,8 +27,12 @@ def check(case: Evidence) -> list[Finding]:
     findings = _traced(case)
     if any(f.severity == Severity.FAIL for f in findings):
         return findings
-    scan = case.scan
-    fitted = case.evaluate(scan.fitted)
+    try:
+        scan = case.scan
+        fitted = case.evaluate(scan.fitted)
+    except Blocked as error:
+        return [*findings, Finding("F005", Severity.BLOCKED, f"whether any reading predicts the recording: {error}",
+                                   remedy="give what is named here")]  # fmt: skip
     findings += _finite(fitted)
     if not scan.fits:
         return [*findings, _nothing_fits(scan)]
@@ -69,7 +73,7 @@ def _finite(fitted: Evaluation) -> list[Finding]:
 
 
 def _nothing_fits(scan: ScanResult) -> Finding:
-    best = scan.ranking[0].accuracy if scan.ranking else float("nan")
+    best = scan.ranking[0].accuracy.value if scan.ranking else float("nan")
     return Finding(
         "F005", Severity.FAIL, "no reading predicts this recording: its content, its tokens or the weights are suspect",
         "samples or draft", measured=f"best of {scan.tried} readings {best:.3f} ({scan.fitted})",

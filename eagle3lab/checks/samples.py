@@ -18,39 +18,62 @@ CODES = {
     "S007": "two boundaries that are the same tensor",
     "S008": "width of the recorded states against the draft's fc",
     "S009": "neighbouring boundaries: a residual stream, or its increments",
+    "S010": "boundaries that only some samples hold",
 }
 
 
-def check(found: Survey, samples: Samples, draft: Draft, target: Target | None, claimed: str) -> list[Finding]:
+MOST = 10
+"""Unreadable samples that are spelt out; the others are counted."""
+
+
+def check(found: Survey, samples: Samples, draft: Draft | None, target: Target | None, claimed: str) -> list[Finding]:
     """All findings about the recording.
 
     Args:
         found: from `survey`.
         samples: the samples, for their number.
-        draft: for the width of fc.
+        draft: for the width of fc, None when it cannot be opened.
         target: None when not given.
         claimed: the form the files claim for their last state, ``pre``, ``post`` or ``none``.
     """
     return [
         *_readable(found, samples),
         *_finite(found),
-        *_widths(found, draft),
+        *(_widths(found, draft) if draft is not None else []),
         *_is_embedding(found, target),
         *_form(found, target, claimed),
         *_masks(found),
         *_twins(found),
         *_stream(found),
+        *_held(found, samples),
     ]
 
 
 def _readable(found: Survey, samples: Samples) -> list[Finding]:
-    if not found.unreadable:
-        return [Finding("S001", Severity.PASS, f"all {len(samples)} samples can be read", samples.path.name)]
-    return [
-        Finding("S001", Severity.FAIL, f"sample {name} cannot be read and is left out", name, measured=text,
-                expected="a sound sample", remedy="record it again, or remove the file")
-        for name, text in found.unreadable.items()
+    findings = [
+        Finding("S001", Severity.FAIL, f"sample {name} cannot be read and is left out", samples.file(name).name, text,
+                "a sound sample", "its header, tokens and mask were read", "record it again, or remove the file")
+        for name, text in list(found.unreadable.items())[:MOST]
     ]  # fmt: skip
+    if len(found.unreadable) > MOST:
+        findings.append(Finding(
+            "S001", Severity.FAIL, f"{len(found.unreadable) - MOST} more samples cannot be read and are left out",
+            ", ".join(list(found.unreadable)[MOST : 2 * MOST]), f"{len(found.unreadable)} of {len(samples)}",
+            "sound samples", "every file was opened", "record them again, or name other samples in case.toml",
+        ))  # fmt: skip
+    if samples.passed_over:
+        findings.append(Finding(
+            "S001", Severity.WARN, f"{len(samples.passed_over)} files of the folder are not in the lab's format and not used",
+            samples.path.name, ", ".join(samples.passed_over[:MOST]), "samples as *.safetensors", "the folder's listing",
+            "convert them (docs/formats.md), or move them elsewhere",
+        ))  # fmt: skip
+    findings += [
+        Finding("S001", Severity.WARN, f"sample {name} holds keys that the format does not know: they are not used", name,
+                ", ".join(keys), "input_ids, loss_mask, h.K, final", "read from the header",
+                "rename them if they were meant as states: h.K, K a boundary")
+        for name, keys in found.unused.items()
+    ]  # fmt: skip
+    return findings or [Finding("S001", Severity.PASS, f"all {len(samples)} samples can be read", samples.path.name)]
 
 
 def _finite(found: Survey) -> list[Finding]:
@@ -95,6 +118,9 @@ def _widths(found: Survey, draft: Draft) -> list[Finding]:
 
 
 def _is_embedding(found: Survey, target: Target | None) -> list[Finding]:
+    if target is not None and not found.embedding_error and "S003" in found.blocked:
+        return [Finding("S003", Severity.BLOCKED, "boundary 0 cannot be compared with the target's embedding rows", "h.0",
+                        found.blocked["S003"], remedy="give the rows of every recorded token")]  # fmt: skip
     if target is None or not found.embedding_error:
         return []
     worst, error = max(found.embedding_error.items(), key=lambda item: item[1])
@@ -102,7 +128,7 @@ def _is_embedding(found: Survey, target: Target | None) -> list[Finding]:
     if error <= 0.1:
         return [Finding("S003", Severity.PASS, "boundary 0 is the target's embedding of these very tokens", "h.0",
                         measured=f"largest relative difference {error:.1e}, {len(found.embedding_error)} samples")]  # fmt: skip
-    bad = [n for n, e in found.embedding_error.items() if e > 0.1]
+    bad = [n for n, e in found.embedding_error.items() if not e <= 0.1]  # a NaN fits nothing
     return [Finding(
         "S003", Severity.FAIL, f"boundary 0 is not the embedding of the recorded tokens in {len(bad)} samples", f"{worst}: h.0",
         measured=f"largest relative difference {error:.2f} ({', '.join(bad[:5])})", expected="0 up to rounding",
@@ -112,11 +138,14 @@ def _is_embedding(found: Survey, target: Target | None) -> list[Finding]:
 
 
 def _form(found: Survey, target: Target | None, claimed: str) -> list[Finding]:
-    if target is None or not found.lens:
-        return [Finding("S004", Severity.BLOCKED, "the form of the last state is not known: no last residual or no target is given",
+    n = found.lens[1][1] if 1 in found.lens else 0
+    if target is None or not n:
+        why = "the target is not given" if target is None else "no last residual of reply tokens is recorded"
+        return [Finding("S004", Severity.BLOCKED, "the form of the last state is not known: "
+                        + ("the target's rows cannot be read" if "S004" in found.blocked else why), "last state",
+                        found.blocked.get("S004", ""),
                         remedy="record the last residual, give the target's head rows and final norm")]  # fmt: skip
     shares = {norms: hits / n if n else 0.0 for norms, (hits, n) in found.lens.items()}
-    n = found.lens[1][1]
     held = f"over the {len(target.token_ids)} rows held" if target.sliced else f"over all {target.vocab} rows"
     measured = f"right next token: norm once {shares[1]:.3f}, no norm {shares[0]:.3f}, norm twice {shares[2]:.3f}"
     evidence = f"{n} reply tokens, logits {held}"
@@ -200,3 +229,22 @@ def _stream(found: Survey) -> list[Finding]:
                     measured=f"mean cosine {direct[low]:.3f}", expected="0.5 to 1 for a residual stream",
                     evidence="all rows but each sample's first",
                     remedy="block outputs without the residual were recorded: add the residual where states are captured")]  # fmt: skip
+
+
+def _held(found: Survey, samples: Samples) -> list[Finding]:
+    """The search can only choose between boundaries that every headline sample holds."""
+    held = {name: set(found.held[name]) for name in samples.headline if name in found.held}
+    if not held:
+        return []
+    shared, most = set.intersection(*held.values()), set.union(*held.values())
+    lost = sorted(b for b in most - shared if 2 * sum(b in mine for mine in held.values()) > len(held))
+    if not lost:
+        return []
+    lacking = [name for name, mine in held.items() if not mine.issuperset(lost)]
+    return [Finding(
+        "S010", Severity.WARN if shared else Severity.FAIL,
+        f"{len(lacking)} samples lack boundaries that most others hold: the search cannot use them", ", ".join(lacking[:5]),
+        f"lacking {', '.join(map(str, lost))}; held by all: {', '.join(map(str, sorted(shared))) or 'none'}",
+        "the same boundaries in every sample", f"{len(held)} headline samples",
+        "record these samples again with all boundaries, or name them under [samples] exclude",
+    )]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from eagle3lab.acceptance import Evaluation
 from eagle3lab.checks.evidence import Serving
+from eagle3lab.checks.inputs import stopped
 from eagle3lab.counts import EngineReport, ServingRun
-from eagle3lab.errors import Blocked, LabError
+from eagle3lab.dialects import ENGINES
+from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.gap import compare_requests, cost, end_effect, length_from_accuracy
 from eagle3lab.reading import Reading, show
-from eagle3lab.records import Finding, Interpretation, Severity
+from eagle3lab.records import Finding, Severity
 
 CODES = {
     "E001": "accept length: the engine's against the prediction under its own reading",
@@ -24,22 +26,34 @@ CODES = {
 
 
 def check(case: Serving) -> list[Finding]:
-    """All findings about serving, for the chosen run first, then what other runs add."""
-    findings = _interpretation(case.configured)
+    """All findings about serving, for the chosen run first, then what other runs add.
+
+    The engine's own numbers stand for themselves: a prediction that cannot be had does not hide them.
+    """
+    findings: list[Finding] = []
+    errors: list[tuple[str, LabError]] = []
+    for part in (_interpretation, _chosen, _cost, _repaired, _training, _engines):
+        try:
+            findings += part(case)
+        except LabError as error:
+            errors.append(("serving", error))
+    return [*stopped(errors), *findings]
+
+
+def _chosen(case: Serving) -> list[Finding]:
     run = case.run
     if run is None:
-        findings.append(Finding("E001", Severity.BLOCKED, "the case names no serving run: nothing to compare with",
-                                "case.toml", remedy="add a [[serving]] table with the engine, its ids, log and metrics"))  # fmt: skip
-    elif run.speculative:
-        findings += _run(case, run)
-    findings += _cost(case)
-    findings += _repaired(case)
-    findings += _training(case)
-    findings += _engines(case)
-    return findings
+        return [Finding("E001", Severity.BLOCKED, "the case names no serving run: nothing to compare with",
+                        "case.toml", remedy="add a [[serving]] table with the engine, its ids, log and metrics")]  # fmt: skip
+    if run.engine not in ENGINES:
+        return [Finding("E001", Severity.BLOCKED, f"run {run.name!r}: the lab does not know the engine {run.engine!r}",
+                        "case.toml: engine", run.engine or "no engine", " or ".join(ENGINES),
+                        remedy="correct the name; for another engine, compare its numbers by hand")]  # fmt: skip
+    return _run(case, run) if run.speculative else []
 
 
-def _interpretation(found: Interpretation) -> list[Finding]:
+def _interpretation(case: Serving) -> list[Finding]:
+    found = case.configured
     out = [(f"{found.program} would not run it: {text}", Severity.FAIL) for text in found.refused]
     out += [(f"{found.program}: {text}", Severity.WARN) for text in (*found.replaced, *found.invented)]
     if found.dropped:
@@ -65,12 +79,13 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
     try:
         reading = case.served(run).reading
         predicted = case.evaluate(reading, run.steps or 0) if reading else None
-    except Blocked as error:
-        return [
-            *findings,
-            Finding("E001", Severity.BLOCKED, f"no prediction for run {run.name!r}: {error}", run.name),
-        ]
-    if predicted is None:
+    except (Blocked, BadShape) as error:
+        return [*findings, Finding(
+            "E001", Severity.BLOCKED, f"the engine reports {best.accept_length:.2f}; there is no prediction to compare it with",
+            f"{best.source}: {', '.join(best.files)}", f"engine {best.accept_length:.3f} ({best.drafts} rounds)",
+            evidence=str(error).splitlines()[0], remedy="give what is named here",
+        )]  # fmt: skip
+    if predicted is None:  # E002 says why the engine would not run it
         return findings
     findings.append(_agreement(run, best, predicted))
     return findings + _rounds(case, run, reports, predicted)
@@ -197,16 +212,18 @@ def _training(case: Serving) -> list[Finding]:
 
 
 def _engines(case: Serving) -> list[Finding]:
-    fitted = case.scan.fitted
+    try:
+        fitted = case.scan.fitted
+    except LabError:  # F005 says why nothing could be fitted
+        fitted = None
     lines = []
     for name, found in case.everyone.items():
         if found.reading is None:
             lines.append(f"{name}: refuses ({found.refused[0] if found.refused else 'no reading'})")
         else:
-            diff = found.reading.diff(fitted)
+            diff = found.reading.diff(fitted) if fitted else {}
             wrong = ", ".join(k for k in diff if k not in ("dropped", "second_norm", "rope.rule", "dtype"))
-            lines.append(
-                f"{name}: reads {show(found.reading.aux)}" + (f", differs in {wrong}" if wrong else ", as fitted")
-            )
+            words = "" if fitted is None else f", differs in {wrong}" if wrong else ", as fitted"
+            lines.append(f"{name}: reads {show(found.reading.aux)}{words}")
     return [Finding("E009", Severity.INFO, "as its config stands, this checkpoint is read by each engine as follows",
                     "draft config.json", measured="; ".join(lines), evidence="docs/readings.md; SGLang by reading")]  # fmt: skip

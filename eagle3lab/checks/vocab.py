@@ -40,7 +40,13 @@ def check(draft: Draft, target: Target | None, replies: Tensor | None, steps: in
     findings += _integrity(draft, vocab)
     if replies is not None and len(replies):
         findings.append(_coverage(vocab, replies, steps))
-    if target is not None and "lm_head.weight" in draft:
+    else:
+        findings.append(Finding("V006", Severity.BLOCKED, "coverage is not known: no reply token is recorded", "samples",
+                                remedy="give samples with replies marked in loss_mask"))  # fmt: skip
+    if target is None:
+        findings.append(Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's: no target is given",
+                                "target", remedy="give the target, or a slice of it"))  # fmt: skip
+    elif "lm_head.weight" in draft:
         findings += _head_rows(draft, target, vocab)
     return findings
 
@@ -183,15 +189,16 @@ def _head_rows(draft: Draft, target: Target, vocab: VocabMap, most: int = 2048) 
     """Compares lm_head rows with the target's under the map and under a shuffled one (faults.md case 91)."""
     hot = vocab.hot_token_id
     usable = torch.nonzero((hot >= 0) & (hot < vocab.vocab))[:, 0]
-    usable = usable[target.holds(hot[usable])]
-    usable = usable[:: max(1, len(usable) // most)]
     head = draft.weight("lm_head.weight")
-    if len(usable) < 16 or head.shape[1] != target.hidden:
-        return []
     try:
+        usable = usable[target.holds(hot[usable])]
+        usable = usable[:: max(1, len(usable) // most)]
+        if len(usable) < 16 or head.shape[1] != target.hidden:
+            return []
         theirs = target.head(hot[usable]).float()
-    except LabError:
-        return []
+    except LabError as error:
+        return [Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's rows", "target", str(error),
+                        remedy="give the target's lm_head rows")]  # fmt: skip
     mine = head[usable].float()
     cosine = torch.nn.functional.cosine_similarity(mine, theirs, dim=-1).mean()
     other = torch.nn.functional.cosine_similarity(mine, theirs.roll(len(theirs) // 2, 0), dim=-1).mean()

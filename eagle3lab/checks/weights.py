@@ -131,6 +131,13 @@ def _flags(draft: Draft) -> list[Finding]:
             expected=str(declared), evidence="header against config.json",
             remedy=f"set head_dim to {draft.arch.head_dim}",
         ))  # fmt: skip
+    if config["vocab_size"] != draft.arch.vocab:
+        findings.append(Finding(
+            "W004", Severity.WARN, f"vocab_size is {config['vocab_size']}, the target's is {draft.arch.vocab}",
+            "config.json: vocab_size", measured=str(config["vocab_size"]), expected=str(draft.arch.vocab),
+            evidence="the draft's config.json against the target's",
+            remedy=f"set vocab_size to {draft.arch.vocab}, unless one of the two is a padded size",
+        ))  # fmt: skip
     stated = config.get("num_hidden_layers")
     if stated is not None and stated != draft.arch.layers:
         findings.append(Finding(
@@ -158,7 +165,8 @@ def _ids(draft: Draft) -> list[Finding]:
             measured=str(list(ids)),
             expected=f"{draft.arch.aux} ids (fc has {draft.arch.aux * draft.arch.target_hidden} columns, "
                      f"a state {draft.arch.target_hidden})",
-            evidence="header against config.json", remedy=f"list the {draft.arch.aux} layers the draft was trained on",
+            evidence="header against config.json",
+            remedy=f"list the {draft.arch.aux} layers the draft was trained on" + _eagle_1(draft),
         )
         for key, ids in found.items()
         if ids and len(ids) != draft.arch.aux
@@ -178,6 +186,12 @@ def _ids(draft: Draft) -> list[Finding]:
             remedy="write the ids down if the draft was trained on others",
         ))  # fmt: skip
     return findings or [Finding("W005", Severity.PASS, f"{draft.arch.aux} layer ids for {draft.arch.aux} states")]
+
+
+def _eagle_1(draft: Draft) -> str:
+    a, fc = draft.arch, draft.shape("fc.weight")
+    plain = fc is not None and fc[1] == 2 * a.hidden and a.hidden == a.target_hidden
+    return "; or it is an EAGLE-1/2 draft, whose fc takes [embedding ; state], 2H wide, and no layer ids" if plain else ""
 
 
 def _elsewhere(draft: Draft) -> list[Finding]:

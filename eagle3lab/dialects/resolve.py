@@ -61,7 +61,7 @@ def configured(
         program: the trainer.
         aux: boundaries that replace the configured ones.
     """
-    run = next((r for r in runs if r.speculative), None)
+    run = next((r for r in runs if r.speculative and r.engine in ENGINES), None)
     if run is not None:
         found = served(arch, layers, target_type, run)
     else:

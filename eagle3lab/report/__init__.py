@@ -7,7 +7,8 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import nbformat
 
 from eagle3lab import verdict
-from eagle3lab.errors import BadFile
+from eagle3lab.case import open_case
+from eagle3lab.errors import BadFile, LabError
 from eagle3lab.records import Severity
 from eagle3lab.report.index import INDEX, CaseReport, Entry, render_index, status
 from eagle3lab.report.pages import Page, clean, heading, render
@@ -24,6 +26,9 @@ from eagle3lab.scrub import Scrubber, absolute, scrubber
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _TAKEN = ("index.html", "status.json")
+
+SEARCHED = "04"
+"""Notebooks from this number on use the search's answer."""
 
 
 @dataclass
@@ -94,7 +99,12 @@ def run_report(
     fresh: list[list[Entry]] = [[] for _ in plans]
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:
-            for phase in ([p for p in chosen if p.stem != INDEX], [p for p in chosen if p.stem == INDEX]):
+            early = [p for p in chosen if p.stem != INDEX and p.stem < SEARCHED]
+            late = [p for p in chosen if p.stem != INDEX and p.stem >= SEARCHED]
+            searches = [pool.submit(_search, plan, given[path]) for plan in plans for path in late[:1]]
+            for phase in (early, late, [p for p in chosen if p.stem == INDEX]):
+                if phase is late:
+                    wait(searches)
                 waiting = [
                     (number, pool.submit(_notebook, plan, path, given[path], timeout, kernels, headings))
                     for number, plan in enumerate(plans)
@@ -116,6 +126,17 @@ def run_report(
     if any(entry.status != OK for entry in done):
         return 1
     return 3 if strict and any(entry.severity == Severity.FAIL for entry in done) else 0
+
+
+def _search(plan: _Plan, given: Mapping[str, object]) -> None:
+    """Finds the fitted reading once, while the first notebooks run; the later ones find it remembered in their folder.
+
+    What stands in its way is no matter here: a notebook that needs the answer will meet it and say so.
+    """
+    with suppress(LabError, OSError):
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        case = open_case(plan.case, str(given.get("RUN", "")), aux=str(given.get("AUX", "")), out=plan.folder)
+        _ = case.scan
 
 
 def _notebook(
@@ -192,9 +213,7 @@ def _choose(available: list[Path], only: Sequence[str]) -> list[Path]:
     wanted = [Path(name).name.removesuffix(".ipynb") for name in only]
     unknown = [n for n in wanted if not any(n in (path.stem, path.stem[:2]) for path in available)]
     if unknown:
-        raise Usage(
-            f"{', '.join(unknown)}: no such notebook; there are {', '.join(p.stem for p in available)}"
-        )
+        raise Usage(f"{', '.join(unknown)}: no such notebook; there are {', '.join(p.stem for p in available)}")
     return [p for p in available if not wanted or p.stem in wanted or p.stem[:2] in wanted]
 
 

@@ -71,9 +71,7 @@ class CaseReport:
     @property
     def severity(self) -> str | None:
         """The worst severity of all verdicts, None when there are none."""
-        return min(
-            (e.verdict["severity"] for e in self.judged if e.verdict), key=_RANK.__getitem__, default=None
-        )
+        return min((e.verdict["severity"] for e in self.judged if e.verdict), key=_RANK.__getitem__, default=None)
 
     @property
     def sentence(self) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from eagle3lab.acceptance import Acceptance, Evaluation, Round, accuracy_interval
-from eagle3lab.bench import paired_accuracy
 from eagle3lab.case import Case
 from eagle3lab.errors import LabError
 from eagle3lab.forward import rollout
 from eagle3lab.gap import compare_requests
 from eagle3lab.reading import Aux, Reading, show
+from eagle3lab.records import Interval
 from eagle3lab.samples import reply_rows
 from eagle3lab.views.files import texts_of
 
@@ -177,23 +177,20 @@ def throughput(case: Case) -> dict[str, Any] | None:
 
 
 def ranking(case: Case, most: int = 10) -> list[dict[str, Any]]:
-    """The search's finalists with intervals of their distance to the best, for the picture."""
+    """The search's finalists with their intervals, and the configured wiring when it is not among them."""
     scan, configured = case.scan, case.configured.reading
     tied = {r.aux for r in scan.ties}
     rows = []
     for candidate in scan.ranking[:most]:
         aux = candidate.reading.aux
         kind = "fitted" if aux == scan.fitted.aux else "tie" if aux in tied else "other"
-        rows.append(_ranked(case, aux, kind))
+        rows.append(_ranked(aux, candidate.accuracy, kind))
     if configured is not None and configured.aux not in [c.reading.aux for c in scan.ranking[:most]]:
         with suppress(LabError):  # F003 says when its states are not recorded
-            rows.append(_ranked(case, configured.aux, "configured"))
+            found = case.evaluate(scan.fitted.replace(aux=configured.aux), 1)
+            rows.append(_ranked(configured.aux, accuracy_interval(list(found.parts.values())), "configured"))
     return rows
 
 
-def _ranked(case: Case, aux: Aux, kind: str) -> dict[str, Any]:
-    found = case.evaluate(case.fitted.replace(aux=aux), 1)
-    interval = accuracy_interval(list(found.parts.values()))
-    gap = paired_accuracy(case.evaluate(case.fitted, 1), found)
-    return {"label": show(aux), "accuracy": interval.value, "low": interval.low, "high": interval.high, "kind": kind,
-            "behind": gap.value, "behind_low": gap.low, "behind_high": gap.high, "n": interval.n}  # fmt: skip
+def _ranked(aux: Aux, accuracy: Interval, kind: str) -> dict[str, Any]:
+    return {"label": show(aux), "accuracy": accuracy.value, "low": accuracy.low, "high": accuracy.high, "kind": kind}
