@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import eagle3lab
@@ -18,10 +19,10 @@ from eagle3lab.acceptance import Evaluation, definition
 from eagle3lab.case import Case, open_case
 from eagle3lab.casefile import find_case
 from eagle3lab.checks import CODES, STAGES
-from eagle3lab.errors import BadCase, BadFile, LabError
+from eagle3lab.errors import BadCase, BadFile, BadOption, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.reading import Reading
-from eagle3lab.records import Finding, Severity, by_severity, worst
+from eagle3lab.records import Finding, Interpretation, Severity, by_severity, worst
 
 DONE, BROKEN, USAGE, GATE = 0, 1, 2, 3
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))
-    except BadCase as error:
+    except (BadCase, BadOption) as error:
         print(f"eagle3lab: {error}", file=sys.stderr)
         return USAGE
     except LabError as error:
@@ -150,19 +151,15 @@ def _readings(case: Case) -> dict[str, Any]:
             },
         }
 
-    def of(reading: Reading | None) -> dict[str, Any] | None:
-        return None if reading is None else _reading(case, reading)
+    def of(found: Interpretation | None) -> dict[str, Any] | None:
+        return None if found is None or found.reading is None else _reading(case, found.reading)
 
-    try:
-        trained = case.trained if case.file.program else None
-        return {
-            "configured": of(case.configured.reading),
-            "trained": of(trained.reading) if trained else None,
-            "fitted": fitted(),
-            "served": {name: of(found.reading) for name, found in case.everyone.items()},
-        }
-    except (LabError, ValueError):
-        return {"configured": None, "trained": None, "fitted": None, "served": {}}
+    return {
+        "configured": of(case.attempt("configured")),
+        "trained": of(case.attempt("trained") if case.file.program else None),
+        "fitted": fitted(),
+        "served": {name: of(found) for name, found in (case.attempt("everyone") or {}).items()},
+    }
 
 
 def _reading(case: Case, reading: Reading) -> dict[str, Any]:
@@ -179,7 +176,7 @@ def _reading(case: Case, reading: Reading) -> dict[str, Any]:
     try:
         return found | _measured(case.evaluate(reading))
     except LabError as error:
-        return found | {"blocked": str(error)}
+        return found | {"blocked": str(error).replace(f"{case.root}/", "")}
 
 
 def _measured(found: Evaluation) -> dict[str, Any]:
@@ -206,14 +203,16 @@ def _number(value: float) -> float | None:
 
 def _forward(options: argparse.Namespace) -> int:
     out = Path(options.out)
-    if out.suffix != ".safetensors":
-        raise BadFile(out, "expected a name that ends in .safetensors")
+    if out.suffix != ".safetensors" or out.is_dir():
+        raise BadOption(f"--out {out}: expected the name of a file that ends in .safetensors")
     case = open_case(options.case, options.run, aux=options.aux, device=options.device, progress=_say)
     reading = _chosen_reading(case, options)
+    if options.sample and options.sample not in case.samples:
+        raise BadOption(f"--sample {options.sample}: no such sample; found {', '.join(list(case.samples)[:20])}")
     sample = case.sample(options.sample)
     steps = options.steps or case.steps
     if steps < 1 or steps > sample.length - 1 - reading.shift:
-        raise LabError(f"--steps {steps}: sample {sample.name} has {sample.length} tokens, so 1 to "
+        raise BadOption(f"--steps {steps}: sample {sample.name} has {sample.length} tokens, so 1 to "
                        f"{sample.length - 1 - reading.shift} steps have rows")  # fmt: skip
     result = rollout(case.model, sample, reading, steps, fed=options.fed, keep=("hidden", "logits"))
     tensors: dict[str, torch.Tensor] = {}
@@ -222,7 +221,6 @@ def _forward(options: argparse.Namespace) -> int:
         tensors[f"step{j}.input_ids"] = step.tokens.contiguous()
         tensors[f"step{j}.hidden"] = step.hidden.float().cpu().contiguous()
         tensors[f"step{j}.logits"] = step.logits.float().contiguous()
-    out.parent.mkdir(parents=True, exist_ok=True)
     metadata = {
         "format": "eagle3lab-forward/1",
         "reading": reading.to_json(),
@@ -231,7 +229,11 @@ def _forward(options: argparse.Namespace) -> int:
         "steps": str(steps),
         "eagle3lab": eagle3lab.__version__,
     }
-    save_file(tensors, str(out), metadata=metadata)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, str(out), metadata=metadata)
+    except (OSError, SafetensorError) as error:
+        raise BadFile(out, f"cannot be written ({error}); choose another place") from error
     _say(f"{out}: {steps} steps of {sample.name} under {reading}")
     return DONE
 
@@ -241,12 +243,12 @@ def _chosen_reading(case: Case, options: argparse.Namespace) -> Reading:
         file = Path(options.reading)
         try:
             reading = Reading.from_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise BadFile(file, f"not a Reading as JSON ({error}); 'check --json' prints one under readings") from error
         return reading.replace(aux=case.aux) if case.aux else reading
     if case.configured.reading is None:
         reasons = "; ".join(case.configured.refused)
-        raise LabError(f"{case.configured.program} would not run this: {reasons}; give --aux or --reading")
+        raise LabError(f"{case.configured.program} would not run this: {reasons}; give --reading, or correct the ids")
     return case.configured.reading
 
 

@@ -54,7 +54,7 @@ class Acceptance:
         correct: bool [T, K], right at (row, step); False where not scored.
         scored: bool [T, K].
         covered: bool [T, K], recorded token inside the draft vocab.
-        spans: the sample's reply spans.
+        spans: the sample's reply spans, less the last tokens that no row predicts under the rollout's shift.
     """
 
     sample: str
@@ -93,14 +93,17 @@ def accept(rolled: Rollout, sample: Sample, steps: int | None = None) -> Accepta
         correct[step.rows, k] = step.correct
         covered[step.rows, k] = step.truth_logprob > float("-inf")
         present[step.rows, k] = True
-    scored = scored_rows(sample.spans, length, steps)
+    # a row that joins a later token than the next (shift 2) predicts a later one: the last rows have none to predict
+    late = max(rolled.reading.shift - 1, 0)
+    spans = [(a, b - late) for a, b in sample.spans]
+    scored = scored_rows(spans, length, steps)
     if not scored.any():
-        spans = ", ".join(f"[{a}, {b})" for a, b in sample.spans) or "none"
-        raise Blocked(f"{sample.path}: no reply span has a row to score (spans: {spans}); a span needs two tokens")
+        found = ", ".join(f"[{a}, {b})" for a, b in sample.spans) or "none"
+        raise Blocked(f"{sample.path}: no reply span has a row to score (spans: {found}); a span needs two tokens")
     absent = scored & ~present
     if absent.any():
         raise Blocked(f"{sample.path}: the rollout lacks {int(absent.sum())} of the scored rows; run it on more rows")
-    return _verify(sample.name, tuple(sample.spans), correct, covered)
+    return _verify(sample.name, spans, correct, covered)
 
 
 def _verify(name: str, spans: Sequence[tuple[int, int]], correct: Tensor, covered: Tensor) -> Acceptance:

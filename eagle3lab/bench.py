@@ -14,7 +14,7 @@ from eagle3lab.errors import Blocked
 from eagle3lab.forward import rollout
 from eagle3lab.model import Model
 from eagle3lab.norms import rms_norm
-from eagle3lab.reading import Reading
+from eagle3lab.reading import FINAL, Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.samples import reply_rows
 from eagle3lab.trace import trace
@@ -67,6 +67,10 @@ class Bench:
     def boundaries(self) -> tuple[int, ...]:
         """Boundaries that every sample holds, ascending."""
         return tuple(sorted(set.intersection(*(set(s.states) for s in self.samples))))
+
+    def holds(self, reading: Reading) -> bool:
+        """Whether every sample holds the boundaries that ``reading`` feeds."""
+        return all(b == FINAL or b in self.boundaries for b in reading.aux)
 
     def score(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1,
               shift: int = 0) -> list[Score]:  # fmt: skip

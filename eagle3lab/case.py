@@ -16,10 +16,10 @@ from eagle3lab.casefile import CaseFile, find_case, read_case
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES, resolve
 from eagle3lab.draft import Draft
-from eagle3lab.errors import BadCase, Blocked, LabError
+from eagle3lab.errors import BadCase, BadOption, Blocked, LabError
 from eagle3lab.model import Model
 from eagle3lab.reading import Aux, Reading
-from eagle3lab.records import Finding, Interpretation, Sample, ScanResult, Severity
+from eagle3lab.records import Finding, Interpretation, Sample, ScanResult
 from eagle3lab.samples import Samples
 from eagle3lab.search import search
 from eagle3lab.stats import TensorStats, all_stats
@@ -52,18 +52,31 @@ def open_case(
 
     Raises:
         BadCase: the file's faults, all at once, or an unknown run.
+        BadOption: ``aux`` or ``device`` is not what it should be.
     """
     file, words = find_case(path)
-    return Case(read_case(file), words, run, _boundaries(aux), Path(out) if out else None, device, progress)
+    return Case(read_case(file), words, run, _boundaries(aux), Path(out) if out else None, _device(device), progress)
 
 
 def _boundaries(aux: str | Sequence[int]) -> Aux | None:
     if not isinstance(aux, str):
         return tuple(aux) or None
     try:
-        return tuple(int(part) for part in aux.replace(" ", "").split(",") if part) or None
+        found = tuple(int(part) for part in aux.replace(" ", "").split(",")) if aux.strip() else None
     except ValueError as error:
-        raise LabError(f"AUX: found {aux!r}, expected boundaries such as '0,15,27'") from error
+        raise BadOption(f"AUX: found {aux!r}, expected boundaries such as '0,15,27'") from error
+    if found and min(found) < 0:
+        raise BadOption(f"AUX: found {aux!r}; boundary 0 is the embedding output, none is below it")
+    return found
+
+
+def _device(name: str) -> str:
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        here = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        raise BadOption(f"device: {name!r} cannot compute on this machine; there are: {here}") from error
+    return name
 
 
 class Case:
@@ -118,7 +131,7 @@ class Case:
         """The target, None when the case gives none."""
         return Target(self.file.target) if self.file.target else None
 
-    def _attempt(self, name: str) -> Any:
+    def attempt(self, name: str) -> Any:
         """An attribute, None where its input is missing or broken: whoever can do without goes on."""
         try:
             return getattr(self, name)
@@ -128,7 +141,7 @@ class Case:
     @cached_property
     def draft(self) -> Draft:
         """The draft checkpoint."""
-        target = self._attempt("target")
+        target = self.attempt("target")
         return Draft(self.file.draft, target.hidden if target else None, target.vocab if target else None)
 
     @cached_property
@@ -140,7 +153,7 @@ class Case:
         """
         if self.file.samples is None:
             raise Blocked(f"{self.file.path.name}: no [samples] table; recorded hidden states answer this question")
-        target, draft = self._attempt("target"), self._attempt("draft")
+        target, draft = self.attempt("target"), self.attempt("draft")
         vocab = target.vocab if target else draft.arch.vocab if draft else None
         return Samples(self.file.samples, self.root, self.file.exclude, self.layers, vocab)
 
@@ -151,7 +164,7 @@ class Case:
     @property
     def layers(self) -> int | None:
         """L of the target: its own config, else what the draft's config says."""
-        target, draft = self._attempt("target"), self._attempt("draft")
+        target, draft = self.attempt("target"), self.attempt("draft")
         if target:
             return int(target.layers)
         stated = draft.config.get("target_num_hidden_layers") if draft else None
@@ -160,12 +173,12 @@ class Case:
     @cached_property
     def model(self) -> Model:
         """The draft's weights, ready to run."""
-        return Model(self.draft, self._attempt("target"), self.device)
+        return Model(self.draft, self.attempt("target"), self.device)
 
     @property
     def target_type(self) -> str:
         """The target's ``model_type``, ``""`` when unknown."""
-        target = self._attempt("target")
+        target = self.attempt("target")
         return target.model_type if target else ""
 
     def served(self, run: ServingRun) -> Interpretation:
@@ -196,14 +209,15 @@ class Case:
     @cached_property
     def scan(self) -> ScanResult:
         """The search's result, remembered under ``out`` while no input changes (notebooks and reports only)."""
-        starts = [i.reading for i in (self.configured, self._attempt("trained"), *self.everyone.values()) if i and i.reading]
+        ways = (self.configured, self.attempt("trained"), *self.everyone.values())
+        starts = [way.reading for way in ways if way and way.reading]
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
         file = self.out / "search.json"
         key = scancache.fingerprint(self.file, starts)
         found = scancache.load(file, key) if self.remembers else None
         if found is None:
-            samples = [s for s in map(self._readable, self.samples.headline) if s is not None]
+            samples = [s for s in map(self.readable, self.samples.headline) if s is not None]
             # one of another width would stop the search for all: S008 names it
             fitting = [s for s in samples if s.width == self.draft.arch.target_hidden] or samples
             found = search(self.model, fitting, starts, self.progress)
@@ -211,11 +225,12 @@ class Case:
                 scancache.save(file, key, found)
         return found
 
-    def _readable(self, name: str) -> Sample | None:
+    def readable(self, name: str) -> Sample | None:
+        """The sample, None when its file is faulty: the samples' own check says why."""
         try:
             return self.samples[name]
         except LabError:
-            return None  # reported by the samples' own check
+            return None
 
     @property
     def fitted(self) -> Reading:
@@ -244,7 +259,7 @@ class Case:
     def survey(self) -> Survey:
         """One pass over all samples: finiteness, RMS, cosines, the lens (see `Survey`)."""
         self.progress(f"survey: {len(self.samples)} samples")
-        return survey(self.samples, self._attempt("target"))
+        return survey(self.samples, self.attempt("target"))
 
     @cached_property
     def stats(self) -> dict[str, TensorStats]:
@@ -256,7 +271,7 @@ class Case:
         """int64 [N]: reply tokens of all headline samples, None without samples."""
         if self.file.samples is None:
             return None
-        parts = [s.input_ids[s.loss_mask.bool()] for s in map(self._readable, self.samples.headline) if s is not None]
+        parts = [s.input_ids[s.loss_mask.bool()] for s in map(self.readable, self.samples.headline) if s is not None]
         return torch.cat(parts) if parts else None
 
     def findings(self, *stages: str) -> list[Finding]:
@@ -264,41 +279,4 @@ class Case:
 
         A stage whose input is missing or broken gives one finding that says so (C001, C002); the others still run.
         """
-        out: list[Finding] = []
-        errors: list[tuple[str, LabError]] = []
-        chosen = stages or checks.STAGES
-        if chosen != ("weights",):
-            try:
-                _ = self.target and self.target.tensors
-            except LabError as error:
-                errors.append(("what needs the target", error))
-        for stage in chosen:
-            try:
-                out += getattr(self, f"_{stage}")()
-            except LabError as error:
-                errors.append((stage, error))
-        return checks.inputs.relative(checks.inputs.merged([*checks.inputs.stopped(errors), *out]), self.root)
-
-    def _weights(self) -> list[Finding]:
-        longest = None
-        if self._attempt("samples") is not None:
-            longest = max((s.length for s in map(self._readable, self.samples) if s is not None), default=None)
-        return checks.weights.check(self.draft, longest, self.stats)
-
-    def _vocab(self) -> list[Finding]:
-        return checks.vocab.check(self.draft, self._attempt("target"), self._attempt("replies"), self.steps)
-
-    def _samples(self) -> list[Finding]:
-        names = [n for n in self.samples if n not in self.survey.unreadable]
-        claimed = self.samples[names[0]].final_norm if names else "none"
-        draft, target = self._attempt("draft"), self._attempt("target")
-        return checks.samples.check(self.survey, self.samples, draft, target, claimed)
-
-    def _forward(self) -> list[Finding]:
-        return checks.forward.check(self)
-
-    def _acceptance(self) -> list[Finding]:
-        return checks.acceptance.check(self)
-
-    def _serving(self) -> list[Finding]:
-        return checks.serving.check(self)
+        return checks.stages.findings(self, stages)

@@ -95,9 +95,12 @@ def read_case(file: Path) -> CaseFile:
     """
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadCase(file, f"not TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadCase(file, f"not TOML: {error}; correct that line, or save the file as UTF-8") from error
+    except OSError as error:
+        raise BadCase(file, f"cannot be read ({error.strerror}); check its permissions") from error
     faults = _table_faults(content)
+    faults += _sample_faults(content.get("samples"))
     faults += _serving_faults(content.get("serving", []))
     if faults:
         raise BadCase(file, faults)
@@ -150,6 +153,19 @@ def _table_faults(content: Mapping[str, Any]) -> list[str]:
     return faults
 
 
+def _sample_faults(table: Any) -> list[str]:
+    if not isinstance(table, dict):
+        return []
+    faults, exclude, held = [], table.get("exclude", []), table.get("boundaries", [])
+    if isinstance(exclude, list) and not all(isinstance(pattern, str) for pattern in exclude):
+        faults.append(f'[samples] exclude: found {exclude!r}, expected name patterns, e.g. ["turns_*"]')
+    if isinstance(held, list) and not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in held):
+        faults.append(f"[samples] boundaries: found {held!r}, expected boundaries, e.g. [0, 15, 27, 30]")
+    if table.get("final", "none") not in ("pre", "post", "none"):
+        faults.append(f"[samples] final: found {table['final']!r}, expected 'pre' or 'post' the final norm, or 'none'")
+    return faults
+
+
 def _serving_faults(runs: Any) -> list[str]:
     if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         return ["serving: expected [[serving]] tables, one a run"]
@@ -164,9 +180,9 @@ def _serving_faults(runs: Any) -> list[str]:
         if isinstance(metrics, list) and not (len(metrics) <= 2 and all(isinstance(m, str) for m in metrics)):
             faults.append(f"{where} metrics: expected one file, or the two taken before and after the run")
         faults += [
-            f"{where} {key}: {run[key]} is not above 0"
+            f"{where} {key}: {run[key]} is not a number above 0"
             for key in ("seconds", "tokens", "topk", "draft_tokens")
-            if isinstance(run.get(key), int | float) and run[key] <= 0
+            if isinstance(run.get(key), int | float) and not 0 < run[key] < float("inf")
         ]
         if isinstance(run.get("steps"), int) and run["steps"] < 0:
             faults.append(f"{where} steps: {run['steps']} is below 0 (0 is a run without speculation)")

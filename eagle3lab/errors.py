@@ -30,6 +30,10 @@ class BadCase(BadFile):
     """``case.toml`` names something that is not there or does not fit."""
 
 
+class BadOption(LabError):
+    """A command's option, or a notebook's parameter, does not fit: wrong usage, not a fault of a file."""
+
+
 class BadShape(LabError):
     """Two widths do not fit in an operation of the forward.
 

@@ -71,7 +71,7 @@ class Model:
         """``lm_head`` [Vd, H]: the draft's own, or the target's rows of the draft vocab."""
         if reading.head == "own":
             return self.weight("lm_head.weight", dtype)
-        key = ("target lm_head", dtype)
+        key = (f"target lm_head read as {reading.vocab_map}", dtype)
         if key not in self._weights:
             hot = self.vocab_map(reading).hot_token_id
             self._weights[key] = self._need_target("its lm_head rows").head(hot).to(self.device, dtype)

@@ -28,6 +28,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The words each choice field may hold."""
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
 @dataclass(frozen=True)
 class Rope:
     """Rotary position embedding as a program computes it.
@@ -97,8 +105,22 @@ class Reading:
             for name, choices in CHOICES.items()
             if getattr(self, name) not in choices
         ]
-        bad = [k for k in self.aux if not (k == FINAL or (isinstance(k, int) and k >= 0))]
-        if bad or not self.aux:
+        rope = self.rope
+        faults += [
+            f"{name}={value!r} ({words})"
+            for name, value, fits, words in (
+                ("shift", self.shift, _is_count(self.shift), "a whole number, 1 in every sound dump"),
+                ("window", self.window, self.window is None or (_is_count(self.window) and self.window), "tokens"),
+                ("logit_scale", self.logit_scale, _is_positive(self.logit_scale), "a number above 0"),
+                ("rope.base", rope.base, _is_positive(rope.base), "a number above 0"),
+                ("rope.partial", rope.partial, _is_positive(rope.partial) and rope.partial <= 1, "at most 1"),
+                ("rope.layout", rope.layout, rope.layout in ("half", "interleaved"), "half or interleaved"),
+                ("rope.rule", rope.rule, rope.rule in ("hf", "specforge"), "hf or specforge"),
+            )
+            if not fits
+        ]
+        bad = [k for k in self.aux if not (k == FINAL or _is_count(k))]
+        if bad or not self.aux or not isinstance(self.aux, tuple):
             faults.append(f"aux={self.aux!r} (boundaries ≥ 0, or '{FINAL}')")
         if faults:
             raise ValueError("reading: " + "; ".join(faults))
@@ -137,6 +159,8 @@ class Reading:
         Raises:
             ValueError: naming each unknown field.
         """
+        if not isinstance(plain, dict) or not isinstance(plain.get("rope") or {}, dict):
+            raise ValueError("reading: expected an object with its fields, rope an object too")
         known = {f.name for f in fields(cls)}
         rope = dict(plain.get("rope") or {})
         unknown = sorted(set(plain) - known) + sorted(f"rope.{k}" for k in set(rope) - {f.name for f in fields(Rope)})
@@ -144,7 +168,8 @@ class Reading:
             raise ValueError(f"reading: unknown fields {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         if "aux" not in plain:
             raise ValueError("reading: field 'aux' is missing; give the boundaries, e.g. [0, 15, 27]")
-        rope["scaling"] = tuple(sorted((rope.get("scaling") or {}).items()))
+        scaling = (rope.get("scaling") or {}).items()
+        rope["scaling"] = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in scaling))
         values: dict[str, Any] = {
             key: tuple(v) if isinstance(v, list) else v for key, v in plain.items() if key != "rope"
         }

@@ -157,7 +157,7 @@ def _faults(tensors: TensorFiles) -> list[str]:
         faults.append(f"states have widths {widths}, expected one width Ht above 0")
     claimed = tensors.metadata.get("final_norm", "none")
     if claimed not in ("pre", "post", "none"):
-        faults.append(f"metadata 'final_norm' is {claimed!r}, expected 'pre' or 'post' the target's final norm, or 'none'")
+        faults.append(f"metadata 'final_norm' is {claimed!r}, expected 'pre' or 'post' the final norm, or 'none'")
     return faults
 
 

@@ -8,12 +8,14 @@ the survivors more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import fields
 
 from eagle3lab.bench import Bench, Score, accuracy_of, paired
 from eagle3lab.errors import Blocked, LabError
 from eagle3lab.model import Model
+from eagle3lab.neighbours import variants
 from eagle3lab.reading import FINAL, Aux, Reading, show
 from eagle3lab.records import Candidate, Interval, Sample, ScanResult
 
@@ -23,8 +25,15 @@ EXHAUSTIVE = 1000
 ROUNDS = ((24, 1, 0.08), (80, 2, 0.4), (80, 6, 0.7), (None, None, 1.0))
 """The race: rows a sample, samples, share of the candidates that goes on (None: all)."""
 
-BASES = (10000.0, 500000.0, 1000000.0)
+WEAK = 0.1
+"""Accuracy gained by a wiring, below which other fields are tried first."""
+
+WORTH = 0.01
+"""A single change that gains less accuracy than this is not taken, whatever its interval says."""
+
 Progress = Callable[[str], None]
+Change = tuple[str, str, str, float]
+"""Field, from, to, and the accuracy gained."""
 
 
 def search(
@@ -44,27 +53,31 @@ def search(
     say = progress or (lambda _: None)
     bench = Bench(model, samples)
     say(f"search: {len(starts)} starting points, boundaries {list(bench.boundaries)}")
-    current = _best_start(bench, starts)
-    path: list[tuple[str, str, str, float]] = []
+    current, path = _apart(bench, starts, _best_start(bench, starts))
     ranking: list[Candidate] = []
     ties: list[Reading] = []
     while True:
         best, ranking, ties = _wirings(bench, current, say)
         gain = _gain(bench, best, current)
-        if best.aux != current.aux and gain.low > 0:
+        better = best.aux != current.aux and gain.low > 0
+        # a wiring that gains little may be luck among hundreds of them: a field that gains more goes first
+        step = None if better and not gain.value < WEAK else _one_field(bench, current, say)
+        if better and not (step and step[0][3] > gain.value):
             path.append(("aux", show(current.aux), show(best.aux), gain.value))
             current = best
-        step = _one_field(bench, current, say)
+            step = _one_field(bench, current, say)
+        if step is None:
+            matrix, matrix_rows = _matrix(bench, current)
+            step = _one_slot(bench, current, matrix)
         if step is None:
             break
-        change, gain_by_field, current = step
-        path.append((*change, gain_by_field))
+        change, current = step
+        path.append(change)
     undetermined = _undetermined(current, ties)
     margin = _margin(bench, current, ranking, ties)
     floor = _floor(bench, current)
     top = bench.score([current], None, None)[0]
     n = sum(h.numel() for h in top.hits)
-    matrix, matrix_rows = _matrix(bench, current)
     return ScanResult(
         fitted=current,
         ties=tuple(ties),
@@ -83,14 +96,14 @@ def search(
 
 def _best_start(bench: Bench, starts: Sequence[Reading]) -> Reading:
     runnable = []
-    for reading in dict.fromkeys(starts):
+    for reading in filter(bench.holds, dict.fromkeys(starts)):
         with suppress(LabError):
             runnable.append((bench.score([reading], 24, 1)[0].mean_loglik, reading))
     if not runnable:
         if not starts or not bench.boundaries:
             what = "boundary that every sample holds (S010)" if starts else "reading to start from"
             raise Blocked(f"the search has no {what}")
-        # a start whose states are not recorded can still say everything but its wiring; what else is wrong, it says here
+        # a start whose states are not recorded can still say everything but its wiring: what else is wrong is raised
         held = bench.boundaries
         moved = starts[0].replace(aux=tuple(held[min(i, len(held) - 1)] for i in range(bench.model.draft.arch.aux)))
         bench.score([moved], 24, 1)
@@ -98,6 +111,25 @@ def _best_start(bench: Bench, starts: Sequence[Reading]) -> Reading:
     first = runnable[0]
     best = max(runnable, key=lambda pair: pair[0])
     return best[1] if best[0] > first[0] + 0.05 else first[1]
+
+
+def _apart(bench: Bench, starts: Sequence[Reading], start: Reading) -> tuple[Reading, list[Change]]:
+    """What sets the chosen start apart from the first, the configured one; a field that gains nothing is put back."""
+    first, path = starts[0], []
+    if start.aux != first.aux and bench.holds(first):
+        path.append(("aux", show(first.aux), show(start.aux), _gain(bench, start, start.replace(aux=first.aux)).value))
+    for name in (f.name for f in fields(Reading) if f.name != "aux"):
+        back = start.replace(**{name: getattr(first, name)})
+        if back == start:
+            continue
+        kept, lost = _runnable(bench, [start, back])
+        gain = paired(kept, lost) if kept and lost else None
+        if gain and gain.low <= 0:
+            start = back
+        else:
+            value = gain.value if gain else float("nan")
+            path += [(part, show(old), show(new), value) for part, (old, new) in back.diff(start).items()]
+    return start, path
 
 
 def _wirings(bench: Bench, current: Reading, say: Progress) -> tuple[Reading, list[Candidate], list[Reading]]:
@@ -109,7 +141,7 @@ def _wirings(bench: Bench, current: Reading, say: Progress) -> tuple[Reading, li
     else:
         candidates = _slot_by_slot(bench, current, held)
     say(f"search: {len(candidates)} wirings")
-    return _race(bench, candidates)
+    return _race(bench, candidates, current)
 
 
 def _nearest_first(aux: Aux, held: Sequence[int], slots: int) -> list[Aux]:
@@ -144,45 +176,70 @@ def _slot_by_slot(bench: Bench, current: Reading, held: Sequence[int]) -> list[R
     return list(found)
 
 
-def _race(bench: Bench, candidates: list[Reading]) -> tuple[Reading, list[Candidate], list[Reading]]:
-    """The best candidate, the finalists on all rows, and those that cannot be told from the best."""
+def _race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Reading, list[Candidate], list[Reading]]:
+    """The winner, the finalists on all rows (the winner first), and those that cannot be told from it.
+
+    The wiring in use stays in the race to the end, and wins unless another beats it beyond the interval.
+    """
     field, scores = candidates, []
     for rows, count, share in ROUNDS:
         scores = bench.score(field, rows, count)
-        key = [(s.mean_loglik if share < 1 else s.accuracy, s.mean_loglik) for s in scores]
-        order = sorted(range(len(field)), key=lambda i: key[i], reverse=True)
-        order = order[: max(8, int(len(order) * share))] if share < 1 else order
+        order = _order(scores)
+        if share < 1:
+            keep = max(16, int(len(order) * share))
+            order = order[:keep] + [i for i in order[keep:] if field[i] == current]
         field, scores = [field[i] for i in order], [scores[i] for i in order]
-    best = scores[0]
+    first = max(range(len(field)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))
+    home = field.index(current) if current in field else first
+    winner = home if paired(scores[first], scores[home]).low <= 0 else first
     ranking = [
-        Candidate(reading, accuracy_of(score), paired(best, score), score.mean_loglik)
-        for reading, score in zip(field, scores, strict=True)
+        Candidate(r, accuracy_of(s), paired(scores[winner], s), s.mean_loglik)
+        for r, s in zip(field, scores, strict=True)
     ]
+    ranking.sort(key=lambda c: (c.reading != field[winner], -c.accuracy.value, -c.loglik))
     ties = [candidate.reading for candidate in ranking[1:] if candidate.behind.low <= 0]
-    return field[0], ranking, ties
+    return field[winner], ranking, ties
+
+
+def _order(scores: Sequence[Score]) -> list[int]:
+    """Places, best first: by hits and by likelihood in turn, since a few rows of either alone mislead."""
+    likely = sorted(range(len(scores)), key=lambda i: -scores[i].mean_loglik)
+    right = sorted(likely, key=lambda i: -scores[i].accuracy)
+    return list(dict.fromkeys(itertools.chain.from_iterable(zip(right, likely, strict=True))))
 
 
 def _gain(bench: Bench, best: Reading, current: Reading) -> Interval:
-    if not all(b == FINAL or b in bench.boundaries for b in current.aux):
+    if not bench.holds(current):
         return Interval(float("nan"), 1.0, 1.0, 0, "the configured states are not recorded")
     first, second = bench.score([best, current], None, None)
     return paired(first, second)
 
 
-def _one_field(bench: Bench, current: Reading, say: Progress) -> tuple[tuple[str, str, str], float, Reading] | None:
+def _one_field(bench: Bench, current: Reading, say: Progress) -> tuple[Change, Reading] | None:
     """The single change of another field that helps most, None when none helps beyond its interval."""
-    variants = list(_variants(bench.model, current))
-    say(f"search: {len(variants)} other single changes")
-    base, *scores = _runnable(bench, [current, *variants])
+    changes = list(variants(bench.model, current))
+    say(f"search: {len(changes)} other single changes")
+    base, *scores = _runnable(bench, [current, *changes])
     if base is None:
         return None
-    gains = [(paired(s, base), v) for s, v in zip(scores, variants, strict=True) if s is not None]
-    better = [(gain.value, v) for gain, v in gains if gain.low > 0]
+    level = 1 - 0.05 / len(changes)  # so many are tried at once that at 95 % one of them would often win by luck
+    gains = [(paired(s, base, level), v) for s, v in zip(scores, changes, strict=True) if s is not None]
+    better = [(gain.value, v) for gain, v in gains if gain.low > 0 and gain.value >= WORTH]
     if not better:
         return None
     value, best = max(better, key=lambda pair: pair[0])
     ((name, (old, new)),) = list(current.diff(best).items())[:1]
-    return (name, show(old), show(new)), value, best
+    return (name, show(old), show(new), value), best
+
+
+def _one_slot(bench: Bench, current: Reading, matrix: dict[tuple[int, int], float]) -> tuple[Change, Reading] | None:
+    """The best single slot of the matrix where it beats the current wiring: the race may have lost it early on."""
+    if not matrix:
+        return None
+    slot, boundary = max(matrix, key=lambda cell: matrix[cell])
+    better = current.replace(aux=(*current.aux[:slot], boundary, *current.aux[slot + 1 :]))
+    gain = _gain(bench, better, current)
+    return (("aux", show(current.aux), show(better.aux), gain.value), better) if gain.low > 0 else None
 
 
 def _runnable(bench: Bench, readings: Sequence[Reading]) -> list[Score | None]:
@@ -195,39 +252,6 @@ def _runnable(bench: Bench, readings: Sequence[Reading]) -> list[Score | None]:
         except LabError:
             scores.append(None)
     return scores
-
-
-def _variants(model: Model, r: Reading) -> Iterable[Reading]:
-    """Readings one field away, as far as the files allow."""
-    yield r.replace(residual="post_norm" if r.residual == "pre_norm" else "pre_norm")
-    yield r.replace(feedback="post_norm" if r.feedback == "pre_norm" else "pre_norm")
-    yield r.replace(head_norm="skipped" if r.head_norm == "applied" else "applied")
-    yield from (r.replace(shift=s) for s in (0, 1, 2) if s != r.shift)
-    yield from (r.replace(vocab_map=kind) for kind in _maps(model) if kind != r.vocab_map)
-    if "embed_tokens.weight" in model.draft and model.target is not None:
-        yield r.replace(embedding="own" if r.embedding == "target" else "target")
-    if "input_norm.weight" in model.draft:
-        yield r.replace(aux_norm="none" if r.aux_norm == "input_norm" else "input_norm")
-    if "fc_norm.0.weight" in model.draft:
-        yield r.replace(aux_norm="none" if r.aux_norm == "fc_norm" else "fc_norm")
-    rope = r.rope
-    declared = float(model.draft.config.get("rope_theta") or rope.base)
-    bases = sorted({*BASES, declared} - {rope.base})
-    yield from (r.replace(rope=type(rope)(**{**vars(rope), "base": base})) for base in bases)
-    yield r.replace(rope=type(rope)(**{**vars(rope), "layout": "interleaved" if rope.layout == "half" else "half"}))
-    if rope.scaling:
-        yield r.replace(rope=type(rope)(**{**vars(rope), "scaling": ()}))
-    if r.dropped:
-        yield r.replace(dropped=())
-
-
-def _maps(model: Model) -> tuple[str, ...]:
-    kinds = ["identity"]
-    if "d2t" in model.draft:
-        kinds += ["offsets", "ids"]
-    if "t2d" in model.draft and int(model.draft.weight("t2d").sum()) == model.draft.arch.draft_vocab:
-        kinds.append("t2d")
-    return tuple(kinds)
 
 
 def _undetermined(best: Reading, ties: Sequence[Reading]) -> tuple[str, ...]:

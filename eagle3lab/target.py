@@ -18,7 +18,7 @@ from eagle3lab.tensors import TensorFiles, open_tensors, read_json
 
 SLICE_FORMAT = "eagle3lab-target-slice/1"
 CONFIG: dict[str, tuple[Callable[[Any], bool], str]] = {
-    **{key: WHOLE for key in ("hidden_size", "num_hidden_layers", "vocab_size")},
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "vocab_size"), WHOLE),
     "rms_norm_eps": (lambda value: value is None or NUMBER[0](value), NUMBER[1]),
 }
 """What the lab reads of the target's config, and what it should be."""

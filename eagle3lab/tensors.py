@@ -236,7 +236,7 @@ def _open_torch(file: Path) -> tuple[dict[str, TensorInfo], dict[str, Tensor], d
     except Exception as error:  # a damaged pickle fails in any way it likes
         called = re.search(r"GLOBAL (\S+)", str(error))
         if called and isinstance(error, pickle.UnpicklingError):
-            fault = f"needs {called[1]} to be called on loading, and the lab runs no code of a file; export it as safetensors"
+            fault = f"wants {called[1]} called on loading, and the lab runs no code of a file; export it as safetensors"
         else:
             fault = f"not a sound torch archive ({type(error).__name__}); copy or save it again"
         raise BadFile(file, fault) from error

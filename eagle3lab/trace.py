@@ -38,7 +38,7 @@ def trace(draft: Draft, reading: Reading, rows: int, width: int | None = None) -
     a = draft.arch
     if "layers.0.self_attn.q_proj.weight" not in draft:
         found = ", ".join(name for name in sorted(draft.stored) if ".self_attn." in name)
-        raise Blocked(f"{draft.path.name}: multi-head latent attention ({found}) cannot be run by this version of the lab")
+        raise Blocked(f"{draft.path.name}: multi-head latent attention ({found}) cannot be run by the lab yet")
     width = width or a.target_hidden
     states = len(reading.aux)
     fused = states * width

@@ -48,7 +48,7 @@ class VocabMap:
             if d2t is None:
                 raise ValueError(f"vocab map '{kind}': the checkpoint holds no d2t")
             stored = d2t.long()
-            hot = stored + draft_ids[: len(stored)] if kind == "offsets" else stored
+            hot = stored + torch.arange(len(stored)) if kind == "offsets" else stored
         if len(hot) != size:
             raise ValueError(f"vocab map '{kind}': gives {len(hot)} ids, but lm_head has {size} rows")
         return cls(hot, vocab, kind, d2t, t2d)

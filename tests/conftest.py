@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,12 @@ def demo(repo: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's report, made once by the command line as a user would make it."""
+    """The demo's report, made once by the command line as a user would make it.
+
+    EAGLE3LAB_DEMO_REPORT names one made before, for work on the tests themselves.
+    """
+    if made := os.environ.get("EAGLE3LAB_DEMO_REPORT"):
+        return Path(made)
     out = tmp_path_factory.mktemp("report")
     command = [sys.executable, "-m", "eagle3lab", "report", str(demo), "-o", str(out)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=1500)

@@ -71,8 +71,9 @@ def draft_tensors(*, hidden: int = H, target: int = H, aux: int = 3, size: int =
 def draft_config(**changes: Any) -> dict[str, Any]:
     """The config beside `draft_tensors`; a change to None takes the key out."""
     config = {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H, "intermediate_size": INNER,
-        "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": DIM, "num_hidden_layers": 1,
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H,
+        "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV, "head_dim": DIM,
+        "num_hidden_layers": 1,
         "vocab_size": V, "draft_vocab_size": VD, "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0,
         "max_position_embeddings": 128, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in AUX]},
     }  # fmt: skip
@@ -87,8 +88,8 @@ def target_tensors(hidden: int = H) -> Tensors:
 
 
 def target_config(**changes: Any) -> dict[str, Any]:
-    config = {"model_type": "llama", "hidden_size": H, "num_hidden_layers": LAYERS, "vocab_size": V, "rms_norm_eps": 1e-6,
-              "architectures": ["LlamaForCausalLM"]}  # fmt: skip
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": H,
+              "num_hidden_layers": LAYERS, "vocab_size": V, "rms_norm_eps": 1e-6}  # fmt: skip
     return config | changes
 
 
@@ -128,8 +129,9 @@ def _planted(seed: int) -> Tensors:
         model = Model(Draft(write_draft(Path(folder) / "draft"), H, V), target)
         ones = torch.ones(T, dtype=torch.uint8)
         for t in range(T - 2):
-            rolled = rollout(model, Sample("s", "s", tokens[: t + 2], ones[: t + 2], {k: s[: t + 2] for k, s in states.items()}),
-                             Reading(aux=AUX), 1, rows=torch.tensor([t]))  # fmt: skip
+            seen = {k: s[: t + 2] for k, s in states.items()}
+            sample = Sample("s", "s", tokens[: t + 2], ones[: t + 2], seen)
+            rolled = rollout(model, sample, Reading(aux=AUX), 1, rows=torch.tensor([t]))
             tokens[t + 2] = rolled.steps[0].top_ids[0, 0]
         rows = target_tensors()
         states[0] = rows["model.embed_tokens.weight"][tokens]

@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -307,6 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = ("conversations", "updates_one", "updates_five")
     settings = (TINY if given["tiny"] else FULL) | {n: given[n] for n in names if given[n] is not None}
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated; continue with --resume"))  # ends the workers too
     run = Run(given["output"], Plan(tiny=given["tiny"], seed=given["seed"], **settings), given["resume"])
     build(run, given["workers"])
     return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from eagle3lab.checks import acceptance, forward, inputs, samples, serving, vocab, weights
+from eagle3lab.checks import acceptance, forward, inputs, samples, serving, stages, vocab, weights
 
-STAGES = ("weights", "vocab", "samples", "forward", "acceptance", "serving")
-"""Reading order: static, then shard, then forward, then engine."""
+STAGES = tuple(stages.STAGES)
+"""Reading order."""
 
 CODES: dict[str, str] = {
     code: title
@@ -14,4 +14,4 @@ CODES: dict[str, str] = {
 }
 """Every code the lab can give, with what it is about."""
 
-__all__ = ["CODES", "STAGES", "acceptance", "forward", "inputs", "samples", "serving", "vocab", "weights"]
+__all__ = ["CODES", "STAGES", "acceptance", "forward", "inputs", "samples", "serving", "stages", "vocab", "weights"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from eagle3lab.acceptance import Evaluation
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.draft import Draft
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interpretation, Sample, ScanResult
+from eagle3lab.samples import Samples
+from eagle3lab.stats import TensorStats
+from eagle3lab.survey import Survey
+from eagle3lab.target import Target
 
 
 class Evidence(Protocol):
@@ -67,3 +72,37 @@ class Serving(Evidence, Protocol):
 
     def reports(self, run: ServingRun) -> list[EngineReport]:
         """What a run's files say."""
+
+
+class Opened(Serving, Protocol):
+    """A case: everything above, its files, and what can be had of those that may be broken."""
+
+    @property
+    def root(self) -> Path:
+        """The folder that paths are relative to."""
+
+    @property
+    def target(self) -> Target | None:
+        """The target, None when the case gives none."""
+
+    @property
+    def samples(self) -> Samples:
+        """The recordings, as files."""
+
+    @property
+    def survey(self) -> Survey:
+        """One pass over them."""
+
+    @property
+    def stats(self) -> Mapping[str, TensorStats]:
+        """Statistics of the draft's tensors."""
+
+    @property
+    def steps(self) -> int:
+        """K."""
+
+    def attempt(self, name: str) -> Any:
+        """An attribute, None where its input is missing or broken."""
+
+    def readable(self, name: str) -> Sample | None:
+        """A sample, None when its file is faulty."""

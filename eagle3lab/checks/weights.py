@@ -76,12 +76,13 @@ def _shapes(draft: Draft) -> list[Finding]:
 
 def _shape_remedy(draft: Draft, name: str, shape: tuple[int, ...]) -> str:
     hidden = draft.arch.hidden
-    if name.startswith("layers.0.self_attn") and len(shape) == 2 and shape[1] == hidden:
+    feeds = any(f".self_attn.{p}_proj.weight" in name for p in "qkv")
+    if feeds and name.startswith("layers.0.") and shape[1] == hidden:
         return (
             f"it takes H = {hidden} where EAGLE-3 feeds the normed embedding and the normed state side by side, 2H = "
             f"{2 * hidden}: a plain decoder layer, as in EAGLE-1/2. No config edit helps; export or train an EAGLE-3 draft"
         )
-    if name.startswith("layers.") and not name.startswith("layers.0.") and len(shape) == 2 and shape[1] == 2 * hidden:
+    if feeds and not name.startswith("layers.0.") and shape[1] == 2 * hidden:
         return f"only the first layer takes 2H = {2 * hidden}; check how the layers are numbered"
     if name in ("t2d", "embed_tokens.weight"):
         return (
@@ -94,7 +95,7 @@ def _values(draft: Draft, stats: Mapping[str, TensorStats]) -> list[Finding]:
     findings = []
     for name, s in stats.items():
         where = f"{draft.tensors[name].file}: {name}"
-        if s.nan or s.inf:
+        if s.nan > 0 or s.inf > 0:
             findings.append(Finding(
                 "W003", Severity.FAIL, f"{name} holds NaN or infinite values", where,
                 measured=f"NaN {s.nan:.3%}, infinite {s.inf:.3%}", expected="none",

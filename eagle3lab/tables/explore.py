@@ -185,4 +185,6 @@ def provenance(rows: Sequence[tuple[str, str]]) -> Table:
 
 def facts(rows: Sequence[tuple[str, Any]]) -> Table:
     """Any named facts, two columns."""
-    return table([{"": str(name), "what": str(value)} for name, value in rows], "", empty="nothing to show")
+    found = table([{"": str(name), "what": str(value)} for name, value in rows], "", empty="nothing to show")
+    found.attrs["head"] = False
+    return found

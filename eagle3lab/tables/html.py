@@ -40,7 +40,7 @@ MONO = "ui-monospace, 'SF Mono', Menlo, Consolas, 'Liberation Mono', monospace"
 
 CELLS = (
     "<style>table.dataframe.lab{border-collapse:collapse;font-size:.83em;font-variant-numeric:tabular-nums}"
-    "table.dataframe.lab th,table.dataframe.lab td{text-align:left;vertical-align:top;padding:.3em .55em;border:0;"
+    "table.dataframe.lab th,table.dataframe.lab td{text-align:left;vertical-align:top;padding:.3em .45em;border:0;"
     "border-bottom:1px solid rgba(128,136,148,.28)}table.dataframe.lab th{font-weight:500}"
     "table.dataframe.lab thead th{font-weight:600}"
     "table.dataframe.lab .n{text-align:right;white-space:nowrap}table.dataframe.lab .s{white-space:nowrap}"
@@ -78,6 +78,7 @@ class Table(pd.DataFrame):
         right = [_numeric(shown.iloc[:, i]) for i in range(shown.shape[1])]
         names = [*([self.index.name or ""]), *map(str, self.columns)]
         head = "".join(_cell("th", n, r) for n, r in zip(names, [False, *right], strict=True))
+        head = f"<thead><tr>{head}</tr></thead>" if self.attrs.get("head", True) else ""
         rows = []
         for key, values in zip(shown.index, shown.itertuples(index=False, name=None), strict=True):
             cells = "".join(_cell("td", value, r) for value, r in zip(values, right, strict=True))
@@ -86,7 +87,7 @@ class Table(pd.DataFrame):
         caption = "; ".join(filter(None, [more, str(self.attrs.get("note", ""))]))
         foot = f'<p style="font-size:.82em;opacity:.75;margin:.35em 0">{esc(caption)}</p>' if caption else ""
         return (
-            f'<div style="overflow-x:auto">{CELLS}<table class="dataframe lab"><thead><tr>{head}</tr></thead>'
+            f'<div style="overflow-x:auto">{CELLS}<table class="dataframe lab">{head}'
             f"<tbody>{''.join(rows)}</tbody></table>{foot}</div>"
         )
 

@@ -67,7 +67,7 @@ def _style(kind: str) -> str:
 
 
 def _mark(text: str, kind: str) -> str:
-    return f'<span style="{_style(kind)};padding:.12em .4em">{esc(text)}</span>'
+    return f'<span style="{_style(kind)};padding:.12em .4em;white-space:nowrap">{esc(text)}</span>'
 
 
 def _span(token: str, kind: str, title: str) -> str:

@@ -39,7 +39,7 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
     if not refused:
         reading = Reading(
             aux=boundaries if uses_states else (FINAL,),
-            aux_norm="fc_norm" if new and flag(arch.config, "fc_norm") else aux_norm,
+            aux_norm="fc_norm" if new and _has_fc_norm(arch) else aux_norm,
             fc="applied" if uses_states else "skipped",
             feedback="post_norm" if new and flag(arch.config, "norm_output") else "pre_norm",
             embedding="own" if own_embedding else "target",
@@ -70,6 +70,8 @@ def _boundaries(
         ids, source = nested_ids(arch.config), "config.json: eagle_config.eagle_aux_hidden_state_layer_ids"
     if ids is None:
         default = default_boundaries(layers)
+        if target_type == "minimax_m3_vl":
+            return default, "default [2, L//2, L-3], one later for this target", tuple(b + 1 for b in default)
         return default, "default [2, L//2, L-3] (boundaries)", default
     shift = _shift(ids, layers, target_type, version)
     return ids, source, tuple(sorted(i + shift for i in ids))
@@ -95,9 +97,11 @@ def words(aux: Aux, arch: Architecture, target_type: str) -> str:
     if FINAL in aux:
         return '"eagle_config": {"use_aux_hidden_state": false}'
     ids = [int(b) - 1 for b in aux]
-    if target_type in FIRST_IS_ONE and ids[0] != 1:
+    if target_type in FIRST_IS_ONE and ids[0] == 0:
+        note = " (up to 0.5.9; 0.5.23 cannot express it: for this target [0, …] is boundary 0 and [1, …] boundary 2)"
+    elif target_type in FIRST_IS_ONE and ids[0] != 1:
+        note = f" (0.5.23, whose rule for this target depends on the first id; up to 0.5.9 {ids})"
         ids = [int(b) for b in aux]
-        note = " (0.5.23, whose rule for this target depends on the first id)"
     else:
         note = " (-1, the embedding output, needs a patched SGLang)" if -1 in ids else ""
     if list(aux) != sorted(set(aux)):
@@ -121,8 +125,12 @@ def _is_dropped(name: str, arch: Architecture, new: bool) -> bool:
     if name == "fc.bias":
         return not arch.config.get("bias")
     if name.startswith("fc_norm"):
-        return not (new and (flag(arch.config, "fc_norm") or flag(arch.config, "use_aux_norm")))
+        return not (new and _has_fc_norm(arch))
     return name.startswith("input_norm") and not flag(arch.config, "norm_before_fc")
+
+
+def _has_fc_norm(arch: Architecture) -> bool:
+    return flag(arch.config, "fc_norm") or flag(arch.config, "use_aux_norm")
 
 
 def _replaced(arch: Architecture, own_embedding: bool, tied: bool) -> tuple[str, ...]:
