@@ -20,7 +20,7 @@ from eagle3lab.forward import Rollout, rollout
 from eagle3lab.model import Model
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interval, Sample
-from eagle3lab.samples import reply_rows
+from eagle3lab.samples import check_scorable, reply_rows
 
 RESAMPLES = 2000
 SEED = 0
@@ -266,11 +266,12 @@ def evaluate(
     for name in names:
         try:
             sample = samples[name]
+            check_scorable(sample, reading.aux)
             rolled = rollout(model, sample, reading, steps_that_fit(sample, steps), rows=reply_rows(sample))
             out.parts[name] = accept(rolled, sample, steps)
             out.nonfinite += rolled.nonfinite
         except (BadFile, Blocked, BadShape) as error:
-            out.skipped[name] = str(error)
+            out.skipped[name] = error.line
             misfit = misfit or (error if isinstance(error, BadShape) else None)
     if misfit is not None and not out.parts:
         raise misfit

@@ -61,7 +61,7 @@ class Bench:
         self.tried = 0
         self._traced: set[tuple[Reading, int]] = set()
         if not self.samples:
-            raise Blocked("no readable sample has a reply of at least four tokens: the search has nothing to score")
+            raise Blocked("no sound headline sample has a reply of four tokens or more: nothing to search on")
 
     @property
     def boundaries(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from eagle3lab.dialects import ENGINES, resolve
 from eagle3lab.draft import Draft
 from eagle3lab.errors import BadCase, BadOption, Blocked, LabError
 from eagle3lab.model import Model
-from eagle3lab.reading import Aux, Reading
+from eagle3lab.reading import FINAL, Aux, Reading
 from eagle3lab.records import Finding, Interpretation, Sample, ScanResult
 from eagle3lab.samples import Samples
 from eagle3lab.search import search
@@ -62,7 +62,7 @@ def _boundaries(aux: str | Sequence[int]) -> Aux | None:
     if not isinstance(aux, str):
         return tuple(aux) or None
     try:
-        found = tuple(int(part) for part in aux.replace(" ", "").split(",")) if aux.strip() else None
+        found = tuple(int(part) for part in aux.split(",")) if aux.strip() else None
     except ValueError as error:
         raise BadOption(f"AUX: found {aux!r}, expected boundaries such as '0,15,27'") from error
     if found and min(found) < 0:
@@ -217,13 +217,21 @@ class Case:
         key = scancache.fingerprint(self.file, starts)
         found = scancache.load(file, key) if self.remembers else None
         if found is None:
-            samples = [s for s in map(self.readable, self.samples.headline) if s is not None]
-            # one of another width would stop the search for all: S008 names it
-            fitting = [s for s in samples if s.width == self.draft.arch.target_hidden] or samples
-            found = search(self.model, fitting, starts, self.progress)
+            found = search(self.model, self._searched(), starts, self.progress)
             if self.remembers:
                 scancache.save(file, key, found)
         return found
+
+    def _searched(self) -> list[Sample]:
+        """The headline samples that the search can use: one that differs would stop it, or mislead it, for all.
+
+        S002 names those with NaN, S008 those of another width, S010 those without the configured boundaries.
+        """
+        samples = [s for s in map(self.readable, self.samples.headline) if s is not None and s.finite]
+        fitting = [s for s in samples if s.width == self.draft.arch.target_hidden] or samples
+        configured = self.configured.reading
+        wanted = {b for b in configured.aux if b != FINAL} if configured else set()
+        return [s for s in fitting if wanted <= set(s.states)] or fitting
 
     def readable(self, name: str) -> Sample | None:
         """The sample, None when its file is faulty: the samples' own check says why."""

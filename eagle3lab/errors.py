@@ -8,6 +8,11 @@ from pathlib import Path
 class LabError(Exception):
     """Base of every error that bad input causes; its text is meant for the user."""
 
+    @property
+    def line(self) -> str:
+        """The text on one line, for a table's cell."""
+        return " ".join(str(self).split())
+
 
 class BadFile(LabError):
     """A file cannot be read as what it should be.
@@ -24,6 +29,11 @@ class BadFile(LabError):
         self.faults = [faults] if isinstance(faults, str) else list(faults)
         lines = self.faults if len(self.faults) == 1 else [""] + [f"  - {fault}" for fault in self.faults]
         super().__init__(f"{path}: " + "\n".join(lines))
+
+    @property
+    def line(self) -> str:
+        """File and faults on one line."""
+        return f"{self.path}: {'; '.join(self.faults)}"
 
 
 class BadCase(BadFile):

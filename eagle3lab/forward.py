@@ -121,6 +121,8 @@ def rollout(
     everything = torch.arange(count, device=model.device)
     chosen = everything if rows is None else rows.to(model.device)
     chosen = chosen[chosen < count]
+    if not len(chosen):
+        raise Blocked(f"{sample.path}: no row to run: {sample.length} tokens, shift {reading.shift}")
     tokens = sample.input_ids.long().to(model.device)
     fed_tokens = tokens[reading.shift : reading.shift + count]  # [T0]
     caches = [Attention() for _ in range(model.draft.arch.layers)]

@@ -108,7 +108,7 @@ class Model:
     def _need_target(self, what: str) -> Target:
         if self.target is None:
             raise Blocked(
-                f"the draft at {self.draft.path.name} needs the target for {what}; give [target] in case.toml"
+                f"the draft at {self.draft.path.name} needs the target for {what}; give a sound one under [target]"
             )
         return self.target
 

@@ -114,6 +114,8 @@ class Reading:
                 ("logit_scale", self.logit_scale, _is_positive(self.logit_scale), "a number above 0"),
                 ("rope.base", rope.base, _is_positive(rope.base), "a number above 0"),
                 ("rope.partial", rope.partial, _is_positive(rope.partial) and rope.partial <= 1, "at most 1"),
+                ("rope.limit", rope.limit, rope.limit is None or _is_count(rope.limit), "positions, or none"),
+                ("dropped", self.dropped, isinstance(self.dropped, tuple), "a list of tensor names"),
                 ("rope.layout", rope.layout, rope.layout in ("half", "interleaved"), "half or interleaved"),
                 ("rope.rule", rope.rule, rope.rule in ("hf", "specforge"), "hf or specforge"),
             )
@@ -168,8 +170,10 @@ class Reading:
             raise ValueError(f"reading: unknown fields {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         if "aux" not in plain:
             raise ValueError("reading: field 'aux' is missing; give the boundaries, e.g. [0, 15, 27]")
-        scaling = (rope.get("scaling") or {}).items()
-        rope["scaling"] = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in scaling))
+        scaling = rope.get("scaling") or {}
+        if not isinstance(scaling, dict):
+            raise ValueError(f"reading: rope.scaling={scaling!r}, expected an object")
+        rope["scaling"] = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in scaling.items()))
         values: dict[str, Any] = {
             key: tuple(v) if isinstance(v, list) else v for key, v in plain.items() if key != "rope"
         }

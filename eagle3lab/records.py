@@ -190,6 +190,11 @@ class Sample:
         return int(next(iter(self.states.values())).shape[1])
 
     @property
+    def finite(self) -> bool:
+        """Whether no state holds NaN or infinities; every state is read."""
+        return all(bool(state.isfinite().all()) for state in self.states.values())
+
+    @property
     def boundaries(self) -> tuple[int, ...]:
         """The recorded boundaries, ascending."""
         return tuple(sorted(self.states))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from eagle3lab.errors import BadFile
+from eagle3lab.errors import BadFile, Blocked
+from eagle3lab.reading import Aux
 from eagle3lab.records import Sample
 from eagle3lab.tensors import TensorFiles, open_tensors
 
@@ -58,6 +59,10 @@ class Samples(Mapping[str, Sample]):
             known = ", ".join(list(self._files)[:20])
             raise BadFile(self.path, f"no sample {name!r}; found {known}")
         return read_sample(self._files[name], self.root, self.last, self.vocab)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a file of that name, sound or not."""
+        return name in self._files
 
     def __iter__(self) -> Iterator[str]:
         """Names in path order."""
@@ -188,3 +193,20 @@ def reply_rows(sample: Sample) -> torch.Tensor:
     """Rows scored at step 0, all reply spans: t = a-1 … b-3 for each span [a, b) (design section 6)."""
     rows = [torch.arange(max(a - 1, 0), b - 2) for a, b in sample.spans if b - 2 > max(a - 1, 0)]
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
+
+
+def check_scorable(sample: Sample, aux: Aux) -> None:
+    """Refuses a sample without a row to score, or with NaN in a state: one such row makes garbage of all after it.
+
+    Raises:
+        Blocked: no reply of two tokens.
+        BadFile: states that are not finite, with the first rows.
+    """
+    if not len(reply_rows(sample)):
+        spans = ", ".join(f"[{a}, {b})" for a, b in sample.spans) or "none"
+        raise Blocked(f"{sample.path}: no reply span has a row to score (spans: {spans}); a span needs two tokens")
+    for boundary in aux:
+        state = sample.states.get(boundary) if isinstance(boundary, int) else None
+        if state is not None and not state.isfinite().all():
+            rows = (~state.isfinite().all(1)).nonzero()[:, 0].tolist()
+            raise BadFile(sample.path, f"h.{boundary} holds NaN or infinities in {len(rows)} rows (first: {rows[:3]})")

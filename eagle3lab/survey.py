@@ -60,7 +60,7 @@ def survey(samples: Samples, target: Target | None, names: list[str] | None = No
         try:
             sample = samples[name]
         except LabError as error:
-            out.unreadable[name] = str(error)
+            out.unreadable[name] = error.line
             continue
         out.masks[name] = (int(sample.loss_mask.bool().sum()), sample.length)
         out.widths[name], out.held[name] = sample.width, sample.boundaries
@@ -99,7 +99,7 @@ def _embedding(out: Survey, sample: Sample, target: Target) -> None:
     try:
         rows = target.embedding(sample.input_ids).float()
     except LabError as error:
-        out.blocked.setdefault("S003", str(error))  # a slice without these tokens' rows cannot tell
+        out.blocked.setdefault("S003", error.line)  # a slice without these tokens' rows cannot tell
         return
     mine = sample.states[0].float()
     # some families scale their embeddings by one factor; the best factor is taken out first
@@ -116,14 +116,14 @@ def _lens(out: Survey, sample: Sample, target: Target) -> None:
     try:
         rows = rows[(rows > 0) & target.holds(sample.input_ids[rows])][: LENS_ROWS - done]
     except LabError as error:
-        out.blocked.setdefault("S004", str(error))
+        out.blocked.setdefault("S004", error.line)
         return
     out.lens_boundary = target.layers
     for norms in (0, 1, 2):
         try:
             picks = target.lens(last[rows - 1], norms)
         except LabError as error:
-            out.blocked.setdefault("S004", str(error))
+            out.blocked.setdefault("S004", error.line)
             return
         hits, n = out.lens.get(norms, (0, 0))
         out.lens[norms] = (hits + int((picks == sample.input_ids[rows]).sum()), n + len(rows))

@@ -65,9 +65,24 @@ class Target:
         tensors = open_tensors(piece if piece.is_file() else self.path)
         if tensors.metadata.get("format") == SLICE_FORMAT:
             faults = self._slice_faults(tensors)
-            if faults:
-                raise BadFile(tensors.path, faults)
+        elif piece.is_file():
+            found = tensors.metadata.get("format")
+            faults = [f"metadata 'format' is {found!r}, expected {SLICE_FORMAT!r}: rename it if it is no slice"]
+        else:
+            faults = self._table_faults(tensors)
+        if faults:
+            raise BadFile(tensors.path, faults)
         return tensors
+
+    def _table_faults(self, tensors: TensorFiles) -> list[str]:
+        """A table whose size contradicts the config: one of the two belongs to another model."""
+        size = (int(self.config["vocab_size"]), self.hidden)
+        return [
+            f"{', '.join(f'{name} is {list(tensors[name].shape)}' for name in found)}, but config.json says vocab_size "
+            f"{size[0]}, hidden_size {size[1]}; one of the two belongs to another model"
+            for suffix in ("embed_tokens.weight", "lm_head.weight")
+            if (found := _ending(tensors, suffix)) and not any(_holds(tensors[name].shape, size) for name in found)
+        ]
 
     def _slice_faults(self, tensors: TensorFiles) -> list[str]:
         rows = tensors["token_ids"].shape[0] if "token_ids" in tensors and tensors["token_ids"].shape else 0
@@ -195,7 +210,10 @@ class Target:
         file = self.path / "tokenizer.json"
         if not file.is_file():
             raise Blocked(f"{file}: no such file; token texts need the target's tokenizer.json")
-        return Tokenizer.from_file(str(file))
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises nothing narrower
+            raise BadFile(file, f"not a tokenizer ({error}); copy it from the target again") from error
 
     def text(self, tokens: Sequence[int]) -> list[str]:
         """Each token's own text; ``<17>`` for token 17 when there is no tokenizer or no such token."""
@@ -226,27 +244,31 @@ class Target:
     def _find(self, suffix: str, shape: tuple[int, ...] | None = None) -> str | None:
         """The one tensor ending in ``suffix`` outside the blocks (and of ``shape``), None when there is none."""
         found = [
-            name for name in self._ending(suffix) if shape is None or _holds(self.tensors[name].shape, shape)
-        ]  # fmt: skip
-        return min(found, key=len) if found else None
-
-    def _ending(self, suffix: str) -> list[str]:
-        return [
             name
-            for name in self.tensors
-            if (name == suffix or name.endswith("." + suffix)) and ".layers." not in name and "vis" not in name
+            for name in _ending(self.tensors, suffix)
+            if shape is None or _holds(self.tensors[name].shape, shape)
         ]
+        return min(found, key=len) if found else None
 
     def _need(self, suffix: str, shape: tuple[int, ...]) -> str:
         name = self._find(suffix, shape)
         if name is None:
-            near = ", ".join(f"{n} {list(self.tensors[n].shape)}" for n in self._ending(suffix)) or "none"
+            near = ", ".join(f"{n} {list(self.tensors[n].shape)}" for n in _ending(self.tensors, suffix)) or "none"
             raise BadFile(
                 self.path,
                 f"no tensor ends in {suffix!r} with shape {list(shape)}, found {near}; "
                 "expected the target's own checkpoint and its own config.json",
             )
         return name
+
+
+def _ending(tensors: TensorFiles, suffix: str) -> list[str]:
+    """Names ending in ``suffix``, outside the blocks and the vision tower."""
+    return [
+        name
+        for name in tensors
+        if (name == suffix or name.endswith("." + suffix)) and ".layers." not in name and "vis" not in name
+    ]
 
 
 def _holds(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle3lab import Case, open_case
+from eagle3lab.records import ScanResult
+
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
@@ -26,6 +29,18 @@ def repo() -> Path:
 def demo(repo: Path) -> Path:
     """The demo case."""
     return repo / "data" / "demo" / "case.toml"
+
+
+@pytest.fixture(scope="session")
+def demo_case(demo: Path) -> Case:
+    """The demo, opened once: its evaluations are remembered between tests."""
+    return open_case(demo)
+
+
+@pytest.fixture(scope="session")
+def demo_scan(demo_case: Case) -> ScanResult:
+    """The demo's search, run once (half a minute)."""
+    return demo_case.scan
 
 
 @pytest.fixture(scope="session")

@@ -164,12 +164,12 @@ class Plan:
     reading: Reading = field(default_factory=lambda: Reading(aux=(2, 4, 5)))
     ids: tuple[int, ...] | None = (2, 4, 5)
     shape: Shape = Shape()
-    blocks: int = 8
-    held: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    blocks: int = 10
+    held: tuple[int, ...] = (1, 2, 3, 4, 5)
     walk: float = 0.6
     linked: int = 0
-    samples: int = 6
-    length: int = 44
+    samples: int = 5
+    length: int = 40
     prompt: int = 6
     foreign: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import browser
 import pytest
+from playwright.sync_api import Error
 
 pytestmark = pytest.mark.browser
 TOKEN = "eagle3lab-test"
@@ -30,12 +31,17 @@ def server(repo: Path, tmp_path: Path, demo_report: Path) -> Iterator[str]:
     # the search remembered by the report is found again through OUT's default, reports/<case> in the working folder
     (notebooks / "reports" / "demo").mkdir(parents=True)
     shutil.copy(demo_report / "demo" / "search.json", notebooks / "reports" / "demo" / "search.json")
+    # all cells in the page at once: a cell that is scrolled away is otherwise taken out of it
+    settings = tmp_path / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    (settings / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}')
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {
         **os.environ, "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "JUPYTER_DATA_DIR": str(tmp_path / "data"),
-        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "OMP_NUM_THREADS": "1",
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"), "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
+        "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}", "--ServerApp.ip=127.0.0.1",
@@ -65,10 +71,17 @@ def test_a_layer_dropdown_changes_the_accuracy_shown(server: str, tmp_path: Path
         page = chromium.new_page(viewport={"width": 1400, "height": 1000})
         page.goto(f"{server}/lab/tree/04_forward_pass.ipynb?token={TOKEN}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
+        # asked to run before the kernel is up, JupyterLab asks which kernel and waits
+        page.get_by_text(re.compile(r"\| Idle$")).wait_for(timeout=120_000)
         page.locator("li.lm-MenuBar-item", has_text="Run").click()
         page.get_by_role("menuitem", name=re.compile(r"^Run All Cells$")).click()
         chosen = page.locator(".widget-dropdown", has_text="slot 0").locator("select")
-        chosen.wait_for(state="attached", timeout=RUNNING)
+        try:
+            chosen.wait_for(state="attached", timeout=RUNNING)
+        except Error:
+            page.screenshot(path=tmp_path / "lab.png")
+            shown = page.locator(".jp-OutputArea").all_inner_texts()
+            pytest.fail(f"no dropdown for slot 0 ({tmp_path / 'lab.png'}); shown: {' | '.join(shown)[-3000:]}")
         cell = page.locator(".jp-Cell", has=chosen)
         cell.scroll_into_view_if_needed()
         shown = cell.locator(".jp-OutputArea-output", has_text="accept")

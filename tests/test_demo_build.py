@@ -143,7 +143,7 @@ def test_the_samples_are_in_the_labs_format(case):
     for entry in index:
         tensors, about = header(case / "samples" / f"{entry['name']}.safetensors")
         length = entry["tokens"]
-        boundaries = [0, 3, 5, 6] if entry["name"] == "turns_00" else range(BLOCKS + 1)
+        boundaries = {"held_00": range(BLOCKS + 1), "turns_00": [0, 3, 5, 6]}.get(entry["name"], [0, 1, 3, 5, 6])
         states = {f"h.{k}": ("BF16", [length, h]) for k in boundaries}
         assert tensors == {"input_ids": ("I64", [length]), "loss_mask": ("U8", [length]), **states}
         assert (about["format"], about["final_norm"]) == ("eagle3lab-sample/1", "pre")
@@ -212,16 +212,21 @@ def test_an_interrupted_run_in_two_processes_resumes_to_the_same_draft(tmp_path)
         torch.testing.assert_close(tensor.float(), two[name].float(), atol=2e-2, rtol=2e-2)
 
 
-def test_the_lab_finds_the_wrong_wiring(case):
+def test_the_lab_finds_the_wrong_wiring(case, report):
     check = [sys.executable, "-m", "eagle3lab", "check", str(case / "case.toml"), "--json"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     fails = [f for f in found["findings"] if f["severity"] == "FAIL"]
-    said = " ".join(" ".join(map(str, f.values())) for f in fails).lower()
-    assert "wiring" in said or "aux" in said or "layer id" in said, fails
+    assert any("wiring" in f["title"] for f in fails), fails
     configured, fitted = found["readings"]["configured"], found["readings"]["fitted"]
     assert configured["reading"]["aux"] == WRONG
-    assert fitted["reading"]["aux"][0] == TRAINED[0]
-    assert fitted["reading"]["aux"] != WRONG
+    # The tiny target's early blocks only stir a little: neighbours of the first slots may tie with the trained.
+    assert fitted["reading"]["aux"][2] == TRAINED[2]
+    assert TRAINED in [fitted["reading"]["aux"], *(tie.get("aux") for tie in fitted["ties"])]
     assert fitted["accuracy"][0] > configured["accuracy"][0] + 0.2
+    # Two implementations, one answer.
+    mine = report["samples"]["wrong"]
+    assert configured["scored"] == mine["scored"]
+    assert configured["accuracy"] == pytest.approx(mine["accuracy"], abs=2e-3)
+    assert configured["accept_length"]["value"] == pytest.approx(mine["accept_length"], abs=2e-3)

@@ -183,7 +183,7 @@ def edit(file: Path, change: Callable[[Tensors], Any], **metadata: str) -> Path:
         tensors = {name: handle.get_tensor(name).clone() for name in handle.keys()}  # noqa: SIM118 (no mapping)
         words = dict(handle.metadata() or {}) | metadata
     change(tensors)
-    save_file({name: t.contiguous() for name, t in tensors.items()}, file, metadata=words)
+    save_file({name: t.contiguous().clone() for name, t in tensors.items()}, file, metadata=words)
     return file
 
 

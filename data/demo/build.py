@@ -65,7 +65,7 @@ TINY: dict[str, Any] = {
     "updates_five": 60,
     "aux": (0, 3, 5),
     "wrong": (3, 5, 6),
-    "recorded": (0, 1, 2, 3, 4, 5, 6),
+    "recorded": (0, 1, 3, 5, 6),
     "draft_vocab": 256,
     "start_block": 5,
     "reply_limit": 24,

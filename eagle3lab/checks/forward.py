@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from eagle3lab.acceptance import Evaluation, accuracy_interval
 from eagle3lab.checks.evidence import Evidence
+from eagle3lab.checks.inputs import finding as unreadable
 from eagle3lab.dialects import ENGINES
-from eagle3lab.errors import BadShape, Blocked
+from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.reading import Reading, show
 from eagle3lab.records import Finding, ScanResult, Severity
 from eagle3lab.trace import trace
@@ -33,6 +34,8 @@ def check(case: Evidence) -> list[Finding]:
     except Blocked as error:
         return [*findings, Finding("F005", Severity.BLOCKED, f"whether any reading predicts the recording: {error}",
                                    remedy="give what is named here")]  # fmt: skip
+    except LabError as error:
+        return [*findings, unreadable(error, ["forward"])]
     findings += _finite(fitted)
     if not scan.fits:
         return [*findings, _nothing_fits(scan)]
@@ -117,19 +120,15 @@ def _wrong_wiring(case: Evidence, fitted: Evaluation, sure: list[int]) -> Findin
     scan, configured = case.scan, case.configured.reading
     assert configured is not None
     try:
-        before: Evaluation | None = case.evaluate(configured)
-    except Blocked:
-        before = None
+        before = case.evaluate(configured)
+    except Blocked as error:
+        return _unrecorded(case, fitted, error)
     after = fitted.length
-    if before is None:
-        measured = f"configured {show(configured.aux)}: not recorded; fitted {show(scan.fitted.aux)}: " \
-                   f"accuracy {fitted.counts.accuracy[0]:.3f}, accept length {after.value:.2f}"  # fmt: skip
-    else:
-        measured = (
-            f"configured {show(configured.aux)}: accuracy {before.counts.accuracy[0]:.3f}, accept length "
-            f"{before.length.value:.2f}; fitted {show(scan.fitted.aux)}: accuracy {fitted.counts.accuracy[0]:.3f}, "
-            f"accept length {after.value:.2f} [{after.low:.2f}, {after.high:.2f}]"
-        )
+    measured = (
+        f"configured {show(configured.aux)}: accuracy {before.counts.accuracy[0]:.3f}, accept length "
+        f"{before.length.value:.2f}; fitted {show(scan.fitted.aux)}: accuracy {fitted.counts.accuracy[0]:.3f}, "
+        f"accept length {after.value:.2f} [{after.low:.2f}, {after.high:.2f}]"
+    )
     certain = f"; certain: {', '.join(f'slot {i} = {_named(scan.fitted.aux[i])}' for i in sure)}" if sure else ""
     return Finding(
         "F003", Severity.FAIL,
@@ -140,6 +139,26 @@ def _wrong_wiring(case: Evidence, fitted: Evaluation, sure: list[int]) -> Findin
         evidence=f"{scan.evidence}; next best wiring that is no tie is {scan.margin.value:.3f} "
                  f"[{scan.margin.low:.3f}, {scan.margin.high:.3f}] behind, {scan.margin.method}",
         remedy=remedy(case, scan.fitted),
+    )  # fmt: skip
+
+
+def _unrecorded(case: Evidence, fitted: Evaluation, error: Blocked) -> Finding:
+    """The configured states are not there to compare with: only training's own figure could convict them."""
+    scan, configured = case.scan, case.configured.reading
+    assert configured is not None
+    here, stated = accuracy_interval(list(fitted.parts.values())), [*case.training_accuracy, None][0]
+    reached = stated is not None and here.high >= stated
+    words = f"{case.configured.program} feeds boundaries {show(configured.aux)}, which cannot be run on this recording"
+    best = f"of those recorded the draft fits {show(scan.fitted.aux)}"
+    return Finding(
+        "F003", Severity.FAIL if reached else Severity.UNDETERMINED,
+        f"wrong wiring: {words}; {best}, as well as in training" if reached else f"{words}; {best} best",
+        f"draft config.json or the run's ids ({case.configured.source})",
+        measured=f"fitted {show(scan.fitted.aux)}: accuracy {here.value:.3f} [{here.low:.3f}, {here.high:.3f}], accept length "
+                 f"{fitted.length.value:.2f}; training {'not stated' if stated is None else f'{stated:.3f}'}",
+        expected=f"states of boundaries {show(configured.aux)}", evidence=error.line,
+        remedy=remedy(case, scan.fitted) if reached
+        else f"record boundaries {show(configured.aux)} and compare, or state training's accuracy in case.toml",
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def finding(error: LabError, what: Sequence[str]) -> Finding:
                        "; ".join(error.faults), "a sound file", stops, "mend or replace this file")  # fmt: skip
     if isinstance(error, BadShape):
         return Finding("C002", Severity.BLOCKED, f"the draft cannot be run: {error.operation} does not fit", error.operation,
-                       error.found, error.expected, stops, "mend what F001 and W002 name")  # fmt: skip
+                       error.found, error.expected, stops, "mend what F001, W002 or S008 name")  # fmt: skip
     if isinstance(error, Blocked):
         return Finding("C002", Severity.BLOCKED, str(error), evidence=stops, remedy="give what is named here")
     return Finding("C001", Severity.FAIL, str(error), evidence=stops, remedy="mend what is named here")

@@ -140,7 +140,7 @@ def _is_embedding(found: Survey, target: Target | None) -> list[Finding]:
 def _form(found: Survey, target: Target | None, claimed: str) -> list[Finding]:
     n = found.lens[1][1] if 1 in found.lens else 0
     if target is None or not n:
-        why = "the target is not given" if target is None else "no last residual of reply tokens is recorded"
+        why = "no target can be read" if target is None else "no last residual of reply tokens is recorded"
         return [Finding("S004", Severity.BLOCKED, "the form of the last state is not known: "
                         + ("the target's rows cannot be read" if "S004" in found.blocked else why), "last state",
                         found.blocked.get("S004", ""),
@@ -155,7 +155,8 @@ def _form(found: Survey, target: Target | None, claimed: str) -> list[Finding]:
         findings.append(Finding(
             "S004", Severity.FAIL, "the last state does not predict the recorded tokens in any form", "last state", measured,
             "above 0.5 in one form", evidence,
-            "it is not the final state of these tokens: another request's rows, another boundary, or a rotated basis",
+            "it is not the final state of these tokens: another request's rows, another boundary, or a rotated basis"
+            + ("; or the target's lm_head is missing and is not its embedding, which was taken" if target.tied else ""),
         ))  # fmt: skip
         return findings
     close = abs(shares[1] - shares[0]) < 0.02
@@ -237,13 +238,13 @@ def _held(found: Survey, samples: Samples) -> list[Finding]:
     if not held:
         return []
     shared, most = set.intersection(*held.values()), set.union(*held.values())
-    lost = sorted(b for b in most - shared if 2 * sum(b in mine for mine in held.values()) > len(held))
+    lost = sorted(b for b in most - shared if 2 * sum(b in mine for mine in held.values()) >= len(held))
     if not lost:
         return []
     lacking = [name for name, mine in held.items() if not mine.issuperset(lost)]
     return [Finding(
         "S010", Severity.WARN if shared else Severity.FAIL,
-        f"{len(lacking)} samples lack boundaries that most others hold: the search cannot use them", ", ".join(lacking[:5]),
+        f"{len(lacking)} samples lack boundaries that others hold: the search leaves out one or the other", ", ".join(lacking[:5]),
         f"lacking {', '.join(map(str, lost))}; held by all: {', '.join(map(str, sorted(shared))) or 'none'}",
         "the same boundaries in every sample", f"{len(held)} headline samples",
         "record these samples again with all boundaries, or name them under [samples] exclude",

@@ -44,7 +44,7 @@ def check(draft: Draft, target: Target | None, replies: Tensor | None, steps: in
         findings.append(Finding("V006", Severity.BLOCKED, "coverage is not known: no reply token is recorded", "samples",
                                 remedy="give samples with replies marked in loss_mask"))  # fmt: skip
     if target is None:
-        findings.append(Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's: no target is given",
+        findings.append(Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's: no target can be read",
                                 "target", remedy="give the target, or a slice of it"))  # fmt: skip
     elif "lm_head.weight" in draft:
         findings += _head_rows(draft, target, vocab)
@@ -101,6 +101,8 @@ def _rebuilt(draft: Draft) -> str:
 
 
 def _holds_ids(d2t: Tensor, offsets: VocabMap) -> bool:
+    if offsets.t2d_agrees:
+        return False
     ids = d2t.long()
     sound = bool((ids >= 0).all() and (ids < offsets.vocab).all()) and len(ids.unique()) == len(ids)
     return sound and (len(offsets.out_of_range) > 0 or (offsets.t2d_agrees is False and _marks(offsets, ids)))
@@ -197,7 +199,7 @@ def _head_rows(draft: Draft, target: Target, vocab: VocabMap, most: int = 2048) 
             return []
         theirs = target.head(hot[usable]).float()
     except LabError as error:
-        return [Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's rows", "target", str(error),
+        return [Finding("V007", Severity.BLOCKED, "lm_head cannot be compared with the target's rows", "target", error.line,
                         remedy="give the target's lm_head rows")]  # fmt: skip
     mine = head[usable].float()
     cosine = torch.nn.functional.cosine_similarity(mine, theirs, dim=-1).mean()

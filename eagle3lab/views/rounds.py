@@ -167,7 +167,8 @@ def throughput(case: Case) -> dict[str, Any] | None:
     points = [
         {"name": r["name"], "accept_length": r["measured"], "tokens_per_second": r["tokens_per_second"]}
         for r in run_rows(case)
-        if r["measured"] and r["tokens_per_second"] and r["k"]
+        # a round's cost depends on K, so only runs of the chosen run's K are drawn together
+        if r["measured"] and r["tokens_per_second"] and r["k"] == case.steps
     ]
     if not points:
         return None

@@ -1,0 +1,326 @@
+"""The search on planted heads: the planted reading is found, the configured one named, and doubt is said.
+
+A planted head scores exactly 1.0 under its own reading by construction (planted.py), so every expected reading here is
+the one that was planted, and every expected accuracy is 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from planted import Plan, Shape, plant
+
+from eagle3lab import Case, Reading, Rope, open_case, search
+from eagle3lab.bench import Bench, paired
+from eagle3lab.errors import LabError
+from eagle3lab.records import Finding, ScanResult, Severity
+
+BASE = Plan()
+"""10 blocks: the default (2, 5, 7) of every program is neither planted nor recorded, so the search starts as configured."""
+
+HIGH = BASE.but(held=(2, 3, 4, 5, 6), ids=(3, 5, 6))
+FEW = BASE.but(held=(2, 4, 5), samples=3)
+"""Where the wiring is not the question: 27 wirings instead of 125; below five samples intervals are drawn over rows."""
+
+ROWS = BASE.samples * (BASE.length - BASE.prompt - 1)
+"""Rows scored at step 0: a-1 … b-3 of each reply [a, b), one fewer than its tokens."""
+
+
+def planted(folder: Path, plan: Plan) -> Case:
+    return open_case(plant(folder, plan))
+
+
+def found(case: Case, start: Reading | None = None) -> ScanResult:
+    """The search from the configured reading alone, so that nobody else's reading helps."""
+    reading = start or case.configured.reading
+    assert reading is not None
+    return search(case.model, [case.samples[n] for n in case.samples.headline], [reading])
+
+
+def finding(findings: list[Finding], code: str) -> Finding:
+    (one,) = [f for f in findings if f.code == code]
+    return one
+
+
+WIRINGS = {
+    "every id one too low": ((2, 4, 5), (1, 3, 4)),
+    "every id one too high": ((2, 4, 5), (3, 5, 6)),
+    "order reversed": ((5, 4, 2), (2, 4, 5)),
+    "a boundary repeated": ((2, 2, 1), (1, 2, 3)),
+    "middle slot only": ((2, 4, 5), (2, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_the_planted_wiring_is_found_and_the_wrong_one_named(name, tmp_path):
+    right, wrong = WIRINGS[name]
+    plan = HIGH if 6 in wrong else BASE
+    case = planted(tmp_path, plan.but(reading=Reading(aux=right), ids=wrong))
+    assert case.configured.reading.aux == wrong
+    scan = case.scan
+    assert scan.fitted.aux == right
+    assert (scan.ties, scan.undetermined, scan.fits) == ((), (), True)
+    best = scan.ranking[0]
+    assert best.reading == scan.fitted
+    assert best.accuracy.value == 1.0
+    assert best.accuracy.n == ROWS
+    assert max(c.accuracy.value for c in scan.ranking[1:]) < 0.95
+    assert scan.margin.low > 0
+    ((field, before, after, gain),) = scan.path
+    assert (field, before, after) == ("aux", str(wrong), str(right))
+    assert gain == pytest.approx(1 - case.evaluate(case.configured.reading).counts.accuracy[0])
+    assert scan.matrix[0, right[0]] == scan.matrix[1, right[1]] == scan.matrix[2, right[2]] == 1.0
+    # what a user reads
+    one = finding(case.findings("forward"), "F003")
+    assert one.severity == Severity.FAIL
+    assert str(wrong) in one.title and str(right) in one.title
+    for slot in range(3):
+        assert f"slot {slot} = {right[slot]}" in one.title
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_neighbours_that_are_nearly_equal_do_not_hide_the_planted_one(seed, tmp_path):
+    """A walk of 0.05: the runner-up reaches 0.95 and more (faults.md), and a few rows of one sample mislead."""
+    case = planted(tmp_path, BASE.but(walk=0.05, ids=(1, 3, 4), seed=seed))
+    scan = found(case)
+    assert scan.fitted.aux == (2, 4, 5)
+    assert scan.ranking[0].accuracy.value == 1.0
+    assert scan.ranking[1].accuracy.value > 0.93
+
+
+def test_a_wiring_that_the_race_loses_is_found_from_its_neighbours(tmp_path):
+    """Seed 4 of the nearly equal boundaries: two dozen wirings are right on all of the first 24 rows."""
+    case = planted(tmp_path, BASE.but(walk=0.05, ids=(1, 3, 4), seed=4))
+    assert found(case).fitted.aux == (2, 4, 5)
+
+
+def test_the_right_wiring_in_use_is_kept(tmp_path):
+    """It takes part in every round of the race, however its first rows look, and nothing is changed."""
+    case = planted(tmp_path, BASE.but(walk=0.05))
+    scan = case.scan
+    assert scan.fitted == case.configured.reading
+    assert scan.path == ()
+    assert finding(case.findings("forward"), "F003").severity == Severity.PASS
+
+
+def test_more_wirings_than_can_all_be_tried(tmp_path):
+    """11 boundaries give 1,331 wirings, past EXHAUSTIVE: slots are searched one after another."""
+    held = tuple(range(11))
+    case = planted(tmp_path, BASE.but(reading=Reading(aux=(2, 5, 8)), ids=(1, 4, 9), blocks=10, held=held, samples=5))
+    scan = found(case)
+    assert scan.fitted.aux == (2, 5, 8)
+    assert scan.ranking[0].accuracy.value == 1.0
+    assert scan.tried < 1331
+
+
+FIELDS = {
+    # name: (plan, the one entry of the path)
+    "d2t holds ids": (FEW.but(reading=Reading(aux=(2, 4, 5), vocab_map="ids")), ("vocab_map", "offsets", "ids")),
+    "d2t not applied in training": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), vocab_map="identity")), ("vocab_map", "offsets", "identity")),
+    "residual after the norm": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), residual="post_norm")), ("residual", "pre_norm", "post_norm")),
+    "feedback after the norm": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), feedback="post_norm"), linked=2), ("feedback", "pre_norm", "post_norm")),
+    "norm_output set, not trained": (
+        FEW.but(config={"norm_output": True}, linked=2), ("feedback", "post_norm", "pre_norm")),
+    "head fed the un-normed state": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), head_norm="skipped")), ("head_norm", "applied", "skipped")),
+    "rope_theta of the config ignored": (
+        FEW.but(config={"rope_theta": 500000.0}), ("rope.base", "500000", "10000")),
+    "rope_theta of the target": (FEW.but(config={"rope_theta": 1000000.0}), ("rope.base", "1000000", "10000")),
+    "interleaved rotation": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), rope=Rope(layout="interleaved"))),
+        ("rope.layout", "half", "interleaved")),
+    "scaling of the config ignored": (
+        FEW.but(config={"rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+        ("rope.scaling", "((factor, 8), (rope_type, linear))", "()")),
+    "trained one token late": (FEW.but(reading=Reading(aux=(2, 4, 5), shift=2)), ("shift", "1", "2")),
+    "trained one token early": (FEW.but(reading=Reading(aux=(2, 4, 5), shift=0)), ("shift", "1", "0")),
+    "own embedding": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), embedding="target"), own_table=True), ("embedding", "own", "target")),
+    "norm before fc without its flag": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), aux_norm="input_norm"), norms=True), ("aux_norm", "none", "input_norm")),
+    "norm of each state without its flag": (
+        FEW.but(reading=Reading(aux=(2, 4, 5), aux_norm="fc_norm"), norms=True), ("aux_norm", "none", "fc_norm")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_single_other_convention_is_found_by_name(name, tmp_path):
+    plan, expected = FIELDS[name]
+    case = planted(tmp_path, plan)
+    start = case.configured.reading.replace(dropped=())
+    scan = found(case, start)
+    ((*change, gain),) = scan.path
+    assert tuple(change) == expected
+    assert gain > 0.05
+    right = start.replace(**{f: getattr(plan.reading, f) for f in start.diff(plan.reading) if "." not in f and f != "dropped"})
+    assert scan.fitted.diff(right.replace(rope=scan.fitted.rope)) == {}
+    # its own claim, measured apart from the search, over every scored row
+    assert case.evaluate(scan.fitted).counts.accuracy[0] == 1.0
+    assert sum(case.evaluate(start, 2).counts.correct) < sum(case.evaluate(scan.fitted, 2).counts.correct)
+
+
+STACKED = {
+    "wiring and residual": (
+        HIGH.but(reading=Reading(aux=(2, 4, 5), residual="post_norm")), ["aux", "residual"]),
+    "wiring and feedback": (
+        HIGH.but(reading=Reading(aux=(2, 4, 5), feedback="post_norm"), linked=2), ["aux", "feedback"]),
+    "wiring and rope base": (
+        HIGH.but(config={"rope_theta": 500000.0}), ["aux", "rope.base"]),
+    # either fault alone leaves chance, so the map comes first: only under it do wirings differ
+    "vocab map and wiring": (
+        BASE.but(reading=Reading(aux=(2, 4, 5), vocab_map="ids"), ids=(1, 3, 4)), ["vocab_map", "aux"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_two_stacked_faults_are_both_found(name, tmp_path):
+    """Real cases stack two faults; a search that stops at the first reports half the truth (faults.md A4)."""
+    plan, fields = STACKED[name]
+    case = planted(tmp_path, plan)
+    findings = case.findings("forward")
+    assert case.scan.fitted.diff(case.configured.reading).keys() == set(fields)
+    assert case.evaluate(case.scan.fitted).counts.accuracy[0] == 1.0
+    assert [entry[0] for entry in case.scan.path] == fields
+    assert finding(findings, "F003").severity == Severity.FAIL
+    (other,) = [f for f in findings if f.code == "F006"]
+    assert other.severity == Severity.FAIL
+    assert other.where == next(f for f in fields if f != "aux")
+
+
+def test_what_another_engine_reads_rightly_is_a_fault_of_the_one_that_serves(tmp_path):
+    """SGLang ignores norm_before_residual, vLLM does not: the search starts from vLLM's reading and says so."""
+    plan = FEW.but(reading=Reading(aux=(2, 4, 5), residual="post_norm"), config={"norm_before_residual": True})
+    file = plant(tmp_path, plan)
+    # SGLang's id i is boundary i + 1
+    file.write_text(file.read_text().replace('"vllm"', '"sglang"').replace('"0.32.0"', '"0.5.23"')
+                    .replace("runner = \"v1\"\n", "").replace("[2, 4, 5]", "[1, 3, 4]"))  # fmt: skip
+    case = open_case(file)
+    assert (case.configured.reading.aux, case.configured.reading.residual) == ((2, 4, 5), "pre_norm")
+    one = finding(case.findings("forward"), "F006")
+    assert (one.severity, one.where, one.expected) == (Severity.FAIL, "residual", "post_norm")
+    ((field, before, after, gain),) = case.scan.path
+    assert (field, before, after) == ("residual", "pre_norm", "post_norm")
+    assert gain > 0.05
+
+
+def test_a_start_whose_states_only_some_samples_hold_is_passed_over(tmp_path):
+    """The first sample holds one boundary more; a reading that wants it cannot be run on the others."""
+    from safetensors.torch import load_file, save_file
+
+    case = planted(tmp_path, FEW.but(held=(2, 4, 5, 6), ids=(4, 5, 6)))
+    first = tmp_path / "samples" / "planted_0.safetensors"
+    tensors = load_file(first)
+    save_file(tensors | {"h.3": tensors["h.4"].clone()}, first, {"format": "eagle3lab-sample/1"})
+    case = open_case(tmp_path / "case.toml")
+    configured = case.configured.reading
+    samples = [case.samples[n] for n in case.samples.headline]
+    scan = search(case.model, samples, [configured, configured.replace(aux=(2, 3, 5))])
+    ((field, before, after, gain),) = scan.path
+    assert (field, before, after) == ("aux", "(4, 5, 6)", "(2, 4, 5)")
+    assert 0 < gain <= 1
+
+
+def test_boundaries_that_are_all_equal_leave_every_slot_open(tmp_path):
+    """A walk of 0: all states are one, so no wiring can be told from another (84 of 84 tie in faults.md)."""
+    case = planted(tmp_path, BASE.but(walk=0.0, ids=(1, 3, 4)))
+    scan = case.scan
+    assert set(scan.undetermined) == {"aux[0]", "aux[1]", "aux[2]"}
+    assert scan.fitted.aux == (1, 3, 4)  # the configured one is as good as any, and stays
+    assert scan.path == ()
+    assert {c.accuracy.value for c in scan.ranking} == {1.0}
+    assert scan.fitted not in scan.ties
+    assert len(scan.ties) == len(scan.ranking) - 1
+    findings = case.findings("forward")
+    assert finding(findings, "F003").severity == Severity.PASS
+    assert finding(findings, "F004").severity == Severity.UNDETERMINED
+
+
+def test_a_tie_in_use_stays_and_names_the_other(tmp_path):
+    """Boundary 6 is a copy of 5: from (2, 4, 6) nothing is to be gained, and (2, 4, 5) is named as its tie."""
+    from safetensors.torch import load_file, save_file
+
+    plant(tmp_path, FEW.but(held=(2, 4, 5, 6)))
+    for file in (tmp_path / "samples").iterdir():
+        tensors = load_file(file)
+        save_file(tensors | {"h.6": tensors["h.5"].clone()}, file, {"format": "eagle3lab-sample/1"})
+    case = open_case(tmp_path / "case.toml")
+    scan = found(case, case.configured.reading.replace(aux=(2, 4, 6)))
+    assert scan.fitted.aux == (2, 4, 6)
+    assert [r.aux for r in scan.ties] == [(2, 4, 5)]
+    assert scan.undetermined == ("aux[2]",)
+    assert scan.path == ()
+
+
+def test_states_of_another_text_fit_nothing(tmp_path):
+    """The tokens of one recording, the states of the next: every reading is at chance, and the lab says so."""
+    case = planted(tmp_path, FEW.but(foreign=True))
+    assert not case.scan.fits
+    assert case.scan.ranking[0].accuracy.value < 0.15
+    findings = case.findings("forward")
+    assert finding(findings, "F005").severity == Severity.FAIL
+    assert not [f for f in findings if f.code in ("F003", "F006")]  # no wiring is blamed
+
+
+def test_a_trained_looking_head_is_above_its_floor(tmp_path):
+    case = planted(tmp_path, FEW)
+    scan = found(case)
+    assert scan.fits
+    # shuffled states leave what the token alone says of the next one: little, with random weights
+    assert scan.floor < 0.3
+
+
+def test_a_draft_of_one_state(tmp_path):
+    """fc takes a single boundary: as many wirings as boundaries."""
+    plan = FEW.but(reading=Reading(aux=(4,)), shape=Shape(aux=1), ids=(5,))
+    case = planted(tmp_path, plan)
+    scan = found(case)
+    assert scan.fitted.aux == (4,)
+    assert len(scan.ranking) == len(plan.held)
+
+
+def test_nothing_to_score_is_an_error(tmp_path):
+    case = planted(tmp_path, FEW.but(length=9, prompt=7))
+    with pytest.raises(LabError, match="nothing to search on"):
+        found(case)
+
+
+def test_the_search_says_the_same_twice(tmp_path):
+    case = planted(tmp_path, FEW.but(held=(2, 4, 5, 6), ids=(4, 5, 6)))
+    first, second = found(case), found(case)
+    assert first == second
+
+
+def test_paired_gaps_are_of_the_same_rows(tmp_path):
+    """By hand: the gap of two readings is the difference of their accuracies, and its interval covers it."""
+    case = planted(tmp_path, FEW.but(held=(2, 4, 5, 6)))
+    bench = Bench(case.model, [case.samples[n] for n in case.samples.headline])
+    right = case.configured.reading
+    one, two = bench.score([right, right.replace(aux=(4, 5, 6))], None, None)
+    gap = paired(one, two)
+    rows = sum(h.numel() for h in one.hits)
+    assert gap.n == rows == ROWS * 3 // 5
+    assert gap.value == pytest.approx((sum(int(h.sum()) for h in one.hits) - sum(int(h.sum()) for h in two.hits)) / rows)
+    assert gap.low < gap.value < gap.high
+    assert paired(one, one).value == paired(one, one).high == 0
+
+
+def test_the_demo(demo_scan):
+    """README of the demo: the embedding slot is certain, the middle slot's neighbours are ties, 28 is not."""
+    assert demo_scan.fitted.aux == (0, 15, 27)
+    assert {r.aux for r in demo_scan.ties} == {(0, 14, 27), (0, 16, 27)}
+    assert demo_scan.undetermined == ("aux[1]",)
+    assert demo_scan.fits
+    ((field, before, after, gain),) = demo_scan.path
+    assert (field, before, after) == ("aux", "(15, 27, 30)", "(0, 15, 27)")
+    # 0.6186 - 0.0017 of the README's table
+    assert gain == pytest.approx(0.6169, abs=5e-5)
+    by_aux = {c.reading.aux: c for c in demo_scan.ranking}
+    assert by_aux[0, 15, 27].accuracy.value == pytest.approx(725 / 1172)  # 0.6186
+    assert by_aux[0, 15, 28].accuracy.value == pytest.approx(0.5828, abs=5e-5)
+    # "loses 0.036": the first one that is no tie
+    assert demo_scan.margin.value == pytest.approx(0.036, abs=5e-4)
+    assert demo_scan.margin.low > 0
