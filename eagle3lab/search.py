@@ -141,7 +141,7 @@ def _wirings(bench: Bench, current: Reading, say: Progress) -> tuple[Reading, li
     else:
         candidates = _slot_by_slot(bench, current, held)
     say(f"search: {len(candidates)} wirings")
-    return _race(bench, candidates, current)
+    return race(bench, candidates, current)
 
 
 def _nearest_first(aux: Aux, held: Sequence[int], slots: int) -> list[Aux]:
@@ -176,7 +176,7 @@ def _slot_by_slot(bench: Bench, current: Reading, held: Sequence[int]) -> list[R
     return list(found)
 
 
-def _race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Reading, list[Candidate], list[Reading]]:
+def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Reading, list[Candidate], list[Reading]]:
     """The winner, the finalists on all rows (the winner first), and those that cannot be told from it.
 
     The wiring in use stays in the race to the end, and wins unless another beats it beyond the interval.

@@ -244,9 +244,7 @@ class Target:
     def _find(self, suffix: str, shape: tuple[int, ...] | None = None) -> str | None:
         """The one tensor ending in ``suffix`` outside the blocks (and of ``shape``), None when there is none."""
         found = [
-            name
-            for name in _ending(self.tensors, suffix)
-            if shape is None or _holds(self.tensors[name].shape, shape)
+            name for name in _ending(self.tensors, suffix) if shape is None or _holds(self.tensors[name].shape, shape)
         ]
         return min(found, key=len) if found else None
 

@@ -81,7 +81,7 @@ def random_weights(shape: Shape, rng: np.random.Generator, norms: bool = True, e
                   for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}  # fmt: skip
         sizes |= {f"layers.{i}.self_attn.{n}.weight": size for n, size in attention.items()}
         sizes |= {f"layers.{i}.mlp.{n}.weight": size for n, size in mlp.items()}
-    sizes |= {name: (s.head_dim,) for name in s.qk_norms}
+    sizes |= dict.fromkeys(s.qk_norms, (s.head_dim,))
     sizes |= {name: (sizes[name.removesuffix("bias") + "weight"][0],) for name in s.biases}
     out = {name: _draw(name, size, rng) for name, size in sizes.items()}
     chosen = np.sort(rng.choice(s.vocab, s.draft_vocab, replace=False))

@@ -52,7 +52,7 @@ FAULTS = {
     "path is a number": ("[draft]\npath = 3\n", "[draft] path: found 3, expected text"),
     "a missing folder": ('[draft]\npath = "drfat"\n', "[draft] path: 'drfat' is not there"),
     "one serving table": (tiny.TOML + '[serving]\nname = "a"\n', "expected [[serving]] tables"),
-    "percent": (tiny.TOML + "[training]\naccuracy = [65, 0.5]\n", "65 is not between 0 and 1; give shares, not percent"),
+    "percent": (tiny.TOML + "[training]\naccuracy = [65, 0.5]\n", "65 is not between 0 and 1; give shares"),
     "accuracy in words": (tiny.TOML + '[training]\naccuracy = ["0.6"]\n', "'0.6' is not between 0 and 1"),
     "two runs of one name": (WHOLE + tiny.RUN, "name 'a run' is used twice"),
     "a missing log": (WHOLE + 'log = "nope.log"\n', "[[serving]] 'a run' log: 'nope.log' is not there"),
@@ -67,9 +67,9 @@ FAULTS = {
     "ids with fractions": (WHOLE.replace("[2, 4, 5]", "[2.5, 4]"), "aux_ids: found [2.5, 4], expected whole numbers"),
     "no ids": (WHOLE.replace("[2, 4, 5]", "[]"), "aux_ids: found [], expected whole numbers"),
     "exclude as text": (WHOLE.replace('"samples"', '"samples"\nexclude = "a"'), "exclude: found 'a', expected a list"),
-    "exclude numbers": (WHOLE.replace('"samples"', '"samples"\nexclude = [1]'), "exclude: found [1], expected name patterns"),
+    "exclude numbers": (WHOLE.replace('"samples"', '"samples"\nexclude = [1]'), "exclude: found [1], expected name"),
     "boundaries in words": (WHOLE.replace('"samples"', '"samples"\nboundaries = ["a"]'), "boundaries: found ['a']"),
-    "another final": (WHOLE.replace('"samples"', '"samples"\nfinal = "x"'), "final: found 'x', expected 'pre' or 'post'"),
+    "another final": (WHOLE.replace('"samples"', '"samples"\nfinal = "x"'), "final: found 'x', expected 'pre'"),
     "no TOML": ("[draft\n", "not TOML"),
     "no text": (b"\xff\xfe\x00", "not TOML"),
 }  # fmt: skip
@@ -82,7 +82,9 @@ def test_a_fault_names_table_key_found_and_expected(file, name):
 
 
 def test_all_faults_are_one_error(file):
-    text = refused(file, 'title = 3\n[draft]\npath = 3\n[samples]\npath = "x"\nexclude = "y"\n[[serving]]\nsteps = "z"\n')
+    text = refused(
+        file, 'title = 3\n[draft]\npath = 3\n[samples]\npath = "x"\nexclude = "y"\n[[serving]]\nsteps = "z"\n'
+    )
     assert all(key in text for key in ("title", "[draft] path", "[samples] exclude", "[[serving]] 1 steps"))
 
 

@@ -20,7 +20,7 @@ from eagle3lab.reading import Reading
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:
-    return tiny.write_case(tmp_path / "it's a \"case\" ü")
+    return tiny.write_case(tmp_path / 'it\'s a "case" ü')
 
 
 @pytest.fixture
@@ -91,7 +91,13 @@ def test_stages_are_chosen_and_their_codes_listed(run, case):
 
 @pytest.mark.parametrize(
     ("options", "code"),
-    [((), 0), (("--strict",), 0), (("--fail-on", "FAIL"), 0), (("--fail-on", "BLOCKED"), 3), (("--fail-on", "INFO"), 3)],
+    [
+        ((), 0),
+        (("--strict",), 0),
+        (("--fail-on", "FAIL"), 0),
+        (("--fail-on", "BLOCKED"), 3),
+        (("--fail-on", "INFO"), 3),
+    ],
 )
 def test_a_gate_that_is_not_met_is_3(run, case, options, code):
     assert run("check", case, *options)[0] == code

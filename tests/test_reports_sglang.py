@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle3lab.counts import EngineReport
 from eagle3lab.dialects.sglang.reports import read_reports
 from eagle3lab.errors import BadFile
-from eagle3lab.counts import EngineReport
 
 ENGINE = Path(__file__).parents[1] / "data/demo/engine"
 STAMP = "[2025-10-22 10:27:57 TP0] "

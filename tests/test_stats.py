@@ -11,7 +11,9 @@ from eagle3lab import stats
 from eagle3lab.stats import all_stats, cosine, histogram, rms, tensor_stats
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.bool]
+)
 @pytest.mark.parametrize("shape", [(7, 5), (35,), (), (2, 3, 4), (1, 1)])
 def test_statistics_are_those_of_the_whole_tensor(dtype, shape):
     tensor = (3 * torch.randn(shape, generator=torch.Generator().manual_seed(1))).to(dtype)

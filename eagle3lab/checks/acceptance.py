@@ -42,6 +42,10 @@ def _length(case: Evidence, configured: Evaluation | None, fitted: Evaluation) -
             if configured.reading != fitted.reading
             else "which is also the best fit"
         )
+    if not case.scan.fits:
+        return Finding("A001", Severity.UNDETERMINED, "accept length of a draft that fits no reading: it says nothing of another",
+                       "samples", measured, "a reading that fits (F005)", f"{definition(fitted.steps)}; {best.method}",
+                       "mend what F005 names")  # fmt: skip
     return Finding("A001", Severity.FAIL if worse else Severity.INFO, title, "samples", measured,
                    expected="configured = fitted", evidence=f"{definition(fitted.steps)}; {best.method}",
                    remedy="mend what F003 and F006 name" if worse else "")  # fmt: skip

@@ -192,7 +192,7 @@ def _ids(draft: Draft) -> list[Finding]:
 def _eagle_1(draft: Draft) -> str:
     a, fc = draft.arch, draft.shape("fc.weight")
     plain = fc is not None and fc[1] == 2 * a.hidden and a.hidden == a.target_hidden
-    return "; or it is an EAGLE-1/2 draft, whose fc takes [embedding ; state], 2H wide, and no layer ids" if plain else ""
+    return "; or it is an EAGLE-1/2 draft, whose fc takes [embedding ; state], 2H wide" if plain else ""
 
 
 def _elsewhere(draft: Draft) -> list[Finding]:

@@ -40,9 +40,9 @@ def findings(findings: Sequence[Finding], *, sentence: str = "") -> GT:
     title = f'<span style="font-weight:650">{lines(sentence) if sentence else "Findings"}</span>'
     table = great(frame, "findings", title=title, subtitle=small(", ".join(tally), FAINT))
     table = table.cols_label(severity="", code="", finding="finding", measured="measured", remedy="what to do")
-    table = table.cols_align("left").cols_width(
-        severity="136px", code="72px", finding="290px", measured="270px", remedy="212px"
-    )
+    # shares of the column it stands in, so that nothing is cut off beside JupyterLab's side bar
+    table = table.cols_align("left").cols_width(severity="13%", code="8%", finding="29%", measured="28%", remedy="22%")
+    table = table.tab_options(table_width="100%")
     return table.tab_style(style.css("vertical-align: top; overflow-wrap: break-word;"), loc.body())
 
 
