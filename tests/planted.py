@@ -59,7 +59,9 @@ class Shape:
         return names if self.qk_norm else []
 
 
-def random_weights(shape: Shape, rng: np.random.Generator, norms: bool = True, embedding: bool = True) -> dict[str, Array]:
+def random_weights(
+    shape: Shape, rng: np.random.Generator, norms: bool = True, embedding: bool = True
+) -> dict[str, Array]:
     """Canonical name → float32 array; ``norms`` adds those before fc, ``embedding`` the draft's own table."""
     s = shape
     wide, q, kv = s.aux * s.target_hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim

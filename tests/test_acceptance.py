@@ -199,7 +199,15 @@ def test_steps_that_fit():
 
 def test_the_definition_names_all_that_two_people_could_mean():
     text = definition(4)
-    for word in ("K=4", "greedy", "chain", "cumulative", "bonus included", "out-of-vocabulary", "positions the engine visits"):
+    for word in (
+        "K=4",
+        "greedy",
+        "chain",
+        "cumulative",
+        "bonus included",
+        "out-of-vocabulary",
+        "positions the engine visits",
+    ):
         assert word in text
 
 

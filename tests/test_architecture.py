@@ -25,7 +25,20 @@ PACKAGE = ROOT / "eagle3lab"
 FLOORS = (
     *("errors", "reading", "records", "counts", "tensors", "vocab", "rope", "norms", "attention", "stats"),
     *("casefile", "dialects", "target", "draft", "samples"),
-    *("trace", "model", "forward", "acceptance", "gap", "bench", "neighbours", "search", "survey", "scancache", "checks", "case"),
+    *(
+        "trace",
+        "model",
+        "forward",
+        "acceptance",
+        "gap",
+        "bench",
+        "neighbours",
+        "search",
+        "survey",
+        "scancache",
+        "checks",
+        "case",
+    ),
     *("scrub", "verdict", "views", "explore", "notebook", "report", "scale", "__main__"),
 )
 """Lowest first: a module imports from lower floors only. The files of a folder share a floor."""

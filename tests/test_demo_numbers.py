@@ -182,7 +182,8 @@ def test_what_the_wrong_wiring_costs(demo_case):
     base, runs = demo_case.baseline, {r.name: r for r in demo_case.runs}
     plain = base.tokens / base.seconds
     wrong, right = (
-        cost(report(demo_case, n).accept_length, runs[n].tokens / runs[n].seconds, plain) for n in ("as deployed", "right ids")
+        cost(report(demo_case, n).accept_length, runs[n].tokens / runs[n].seconds, plain)
+        for n in ("as deployed", "right ids")
     )
     assert 1 / wrong.speedup == pytest.approx(1.9, abs=0.05)
     assert right.speedup == pytest.approx(1.0, abs=0.02)

@@ -146,7 +146,9 @@ def test_trainers_layer_ids(name):
     assert TRAINERS[trainer].trained(arch(config), L).reading.aux == boundaries
 
 
-@pytest.mark.parametrize(("layers", "boundaries"), [(32, (2, 16, 29)), (61, (2, 30, 58)), (36, (2, 18, 33)), (4, (2, 2, 1))])
+@pytest.mark.parametrize(
+    ("layers", "boundaries"), [(32, (2, 16, 29)), (61, (2, 30, 58)), (36, (2, 18, 33)), (4, (2, 2, 1))]
+)
 def test_the_default_for_other_targets(layers, boundaries):
     """(2, 18, 33) is what a published 36-layer head needs (trainers.md); 4 layers repeat a boundary (SpecForge #300)."""
     assert default_boundaries(layers) == boundaries
@@ -190,7 +192,11 @@ def test_what_an_engine_does_not_refuse():
     assert serve("sglang", ids=(1, 14, 29), target="gpt_oss").refused == ()
 
 
-BIAS, OUT, QNORM = "layers.0.self_attn.q_proj.bias", "layers.0.self_attn.o_proj.bias", "layers.0.self_attn.q_norm.weight"
+BIAS, OUT, QNORM = (
+    "layers.0.self_attn.q_proj.bias",
+    "layers.0.self_attn.o_proj.bias",
+    "layers.0.self_attn.q_norm.weight",
+)
 DROPPED = {
     # name: (engine, config, tensors in the file, of those dropped)
     "vllm without attention_bias": ("vllm", {}, {BIAS, "fc.bias"}, {BIAS, "fc.bias"}),
@@ -305,8 +311,12 @@ def test_a_missing_head_is_the_targets():
 
 
 def test_what_sglang_replaces_in_silence():
-    found = serve("sglang", {"tie_word_embeddings": True, "norm_before_residual": True}, tensors=("embed_tokens.weight",))
-    assert [any(word in text for text in found.replaced) for word in ("embed_tokens", "lm_head", "norm_before_residual")]
+    found = serve(
+        "sglang", {"tie_word_embeddings": True, "norm_before_residual": True}, tensors=("embed_tokens.weight",)
+    )
+    assert [
+        any(word in text for text in found.replaced) for word in ("embed_tokens", "lm_head", "norm_before_residual")
+    ]
     assert len(found.replaced) == 3
     assert serve("sglang").replaced == ()
 
@@ -332,7 +342,12 @@ def test_eagles_base_is_10000_whatever_the_config_says():
         (THETA | {"rope_scaling": LLAMA3}, 500000.0, LLAMA3, 1.0),
         # transformers 5's schema wins, and holds the base itself
         (THETA | {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, 1e6, {}, 1.0),
-        (THETA | {"rope_parameters": LLAMA3 | {"rope_theta": 1e6}, "rope_scaling": {"type": "linear"}}, 1e6, LLAMA3, 1.0),
+        (
+            THETA | {"rope_parameters": LLAMA3 | {"rope_theta": 1e6}, "rope_scaling": {"type": "linear"}},
+            1e6,
+            LLAMA3,
+            1.0,
+        ),
         ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}}, 1e6, {}, 0.5),
         ({"partial_rotary_factor": 0.25}, 10000.0, {}, 0.25),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 10000.0, {"type": "linear", "factor": 2.0}, 1.0),
@@ -362,7 +377,9 @@ def test_speculators_nested_config_takes_its_defaults():
     flat = flatten(raw)
     layer = raw["transformer_layer_config"]
     assert "transformer_layer_config" not in flat
-    assert {key: flat[key] for key in layer if raw.get(key) is None} == {k: v for k, v in layer.items() if raw.get(k) is None}
+    assert {key: flat[key] for key in layer if raw.get(key) is None} == {
+        k: v for k, v in layer.items() if raw.get(k) is None
+    }
     # LlamaConfig's own: 4096 wide, 32 heads, 32,000 tokens, eps 1e-6, silu
     bare = flatten({"speculators_model_type": "eagle3", "transformer_layer_config": {"model_type": "llama"}})
     assert (bare["hidden_size"], bare["num_attention_heads"], bare["vocab_size"]) == (4096, 32, 32000)
@@ -382,7 +399,11 @@ def test_speculators_nested_config_takes_its_defaults():
     [
         ({"architectures": ["LlamaForCausalLMEagle3"]}, ["midlayer.hidden_norm.weight"], "specforge"),
         ({"architectures": ["LlamaForCausalLM"]}, ["midlayer.hidden_norm.weight"], "eagle"),
-        ({"speculators_model_type": "eagle3", "architectures": ["LlamaForCausalLMEagle3"]}, ["midlayer.x"], "speculators"),
+        (
+            {"speculators_model_type": "eagle3", "architectures": ["LlamaForCausalLMEagle3"]},
+            ["midlayer.x"],
+            "speculators",
+        ),
         ({"architectures": ["LlamaForCausalLM"]}, ["model.layers.0.mlp.up_proj.weight"], "unknown"),
         ({}, [], "unknown"),
     ],
@@ -427,7 +448,9 @@ def test_words_for_vllm_give_the_boundaries_back(aux):
 
 
 @pytest.mark.parametrize(
-    ("aux", "target"), list(itertools.product(WIRINGS, ("llama", "deepseek_v3", "kimi_k2", "gpt_oss", "gemma3"))), ids=str
+    ("aux", "target"),
+    list(itertools.product(WIRINGS, ("llama", "deepseek_v3", "kimi_k2", "gpt_oss", "gemma3"))),
+    ids=str,
 )
 def test_words_for_sglang_give_the_boundaries_back(aux, target):
     """In every version that the words do not except; what is excepted must be so."""
@@ -479,7 +502,9 @@ def test_who_reads_how_has_a_row_for_everyone(repo):
 def test_the_rows_say_what_the_dialects_do(repo):
     """The id columns of docs/readings.md, typed into each program, give the boundaries named in their heads."""
     section = (repo / "docs" / "readings.md").read_text().split("## Layer ids")[1].split("\n## ")[0]
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ]
     head, _, *rows = lines
     columns = {i: tuple(map(int, re.findall(r"\d+", cell))) for i, cell in enumerate(head) if re.search(r"\(\d", cell)}
     assert list(columns.values()) == [(2, 15, 27), (0, 15, 27), (2, 15, 30)]

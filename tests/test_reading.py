@@ -91,7 +91,14 @@ def test_words_for_people():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [((0, 15), "(0, 15)"), (10000.0, "10000"), (0.5, "0.5"), (None, "none"), ("ids", "ids"), ((("a", 1.0),), "((a, 1))")],
+    [
+        ((0, 15), "(0, 15)"),
+        (10000.0, "10000"),
+        (0.5, "0.5"),
+        (None, "none"),
+        ("ids", "ids"),
+        ((("a", 1.0),), "((a, 1))"),
+    ],
 )
 def test_show(value, text):
     assert show(value) == text

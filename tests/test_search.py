@@ -156,7 +156,9 @@ def test_a_single_other_convention_is_found_by_name(name, tmp_path):
     ((*change, gain),) = scan.path
     assert tuple(change) == expected
     assert gain > 0.05
-    right = start.replace(**{f: getattr(plan.reading, f) for f in start.diff(plan.reading) if "." not in f and f != "dropped"})
+    right = start.replace(
+        **{f: getattr(plan.reading, f) for f in start.diff(plan.reading) if "." not in f and f != "dropped"}
+    )
     assert scan.fitted.diff(right.replace(rope=scan.fitted.rope)) == {}
     # its own claim, measured apart from the search, over every scored row
     assert case.evaluate(scan.fitted).counts.accuracy[0] == 1.0
@@ -303,7 +305,9 @@ def test_paired_gaps_are_of_the_same_rows(tmp_path):
     gap = paired(one, two)
     rows = sum(h.numel() for h in one.hits)
     assert gap.n == rows == ROWS * 3 // 5
-    assert gap.value == pytest.approx((sum(int(h.sum()) for h in one.hits) - sum(int(h.sum()) for h in two.hits)) / rows)
+    assert gap.value == pytest.approx(
+        (sum(int(h.sum()) for h in one.hits) - sum(int(h.sum()) for h in two.hits)) / rows
+    )
     assert gap.low < gap.value < gap.high
     assert paired(one, one).value == paired(one, one).high == 0
 
