@@ -31,9 +31,8 @@ def main() -> None:
                 lab.rollout(case.model, sample, reading, 1, rows=reply_rows(sample))
 
     found = best_of({"race": ranked, "forwards": forwards}, rounds=1)
-    print(
-        f"200 wirings ranked: {found['race'] / found['forwards']:.2f} × the time of 20 plain forwards (one step, all rows)"
-    )
+    ratio = found["race"] / found["forwards"]
+    print(f"200 wirings ranked: {ratio:.2f} × the time of 20 plain forwards (one step, all rows)")
 
 
 if __name__ == "__main__":
