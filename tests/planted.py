@@ -114,8 +114,9 @@ class Source:
     @classmethod
     def draw(cls, shape: Shape, rng: np.random.Generator) -> Source:
         size = (shape.vocab, shape.target_hidden)
-        return cls(*(rng.normal(size=size).astype(np.float32) for _ in range(2)),
-                   torch.tensor(rng.uniform(0.5, 1.5, shape.target_hidden), dtype=torch.float32), shape.eps)  # fmt: skip
+        table, head = (rng.normal(size=size).astype(np.float32) for _ in range(2))
+        norm = torch.tensor(rng.uniform(0.5, 1.5, shape.target_hidden), dtype=torch.float32)
+        return cls(table, head, norm, shape.eps)
 
     def embedding(self, tokens: torch.Tensor) -> torch.Tensor:
         return torch.tensor(self.table)[tokens]
@@ -149,7 +150,7 @@ class Plan:
 
     Attributes:
         reading: the reading under which the draft says the recorded tokens.
-        ids: the ids of the case's vLLM run, boundaries in vLLM's numbering; None leaves the run out.
+        ids: the ids of the case's vLLM run, which are boundaries.
         shape: the draft's dimensions.
         blocks: L of the target.
         held: the boundaries recorded.
@@ -164,7 +165,7 @@ class Plan:
     """
 
     reading: Reading = field(default_factory=lambda: Reading(aux=(2, 4, 5)))
-    ids: tuple[int, ...] | None = (2, 4, 5)
+    ids: tuple[int, ...] = (2, 4, 5)
     shape: Shape = Shape()
     blocks: int = 10
     held: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -182,6 +183,23 @@ class Plan:
     def but(self, **changes: Any) -> Plan:
         """A copy with ``changes``."""
         return dataclasses.replace(self, **changes)
+
+
+CASE = """title = "planted"
+[draft]
+path = "draft"
+[target]
+path = "target"
+[samples]
+path = "samples"
+[[serving]]
+name = "run"
+engine = "vllm"
+version = "0.32.0"
+runner = "v1"
+aux_ids = {ids}
+steps = 3
+"""
 
 
 def plant(folder: Path, plan: Plan) -> Path:
@@ -206,12 +224,8 @@ def plant(folder: Path, plan: Plan) -> Path:
         tensors = {"input_ids": torch.tensor(tokens), "loss_mask": torch.tensor(mask)}
         tensors |= {f"h.{k}": torch.tensor(states[k]) for k in plan.held}
         save_file(tensors, folder / "samples" / f"planted_{i}.safetensors", {"format": "eagle3lab-sample/1"})
-    run = ""
-    if plan.ids is not None:
-        run = f'[[serving]]\nname = "run"\nengine = "vllm"\nversion = "0.32.0"\nrunner = "v1"\naux_ids = {list(plan.ids)}\nsteps = 3\n'
     case = folder / "case.toml"
-    case.write_text('title = "planted"\n[draft]\npath = "draft"\n[target]\npath = "target"\n[samples]\npath = "samples"\n'
-                    + run)  # fmt: skip
+    case.write_text(CASE.format(ids=list(plan.ids)))
     return case
 
 
@@ -263,5 +277,6 @@ def _write_target(folder: Path, source: Source, plan: Plan) -> None:
     config = {"model_type": "llama", "hidden_size": plan.shape.target_hidden, "num_hidden_layers": plan.blocks,
               "vocab_size": plan.shape.vocab, "rms_norm_eps": source.eps, "tie_word_embeddings": False}  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    save_file({"model.embed_tokens.weight": torch.tensor(source.table), "lm_head.weight": torch.tensor(source.head_rows),
-               "model.norm.weight": source.norm_weight}, folder / "model.safetensors")  # fmt: skip
+    table, head = torch.tensor(source.table), torch.tensor(source.head_rows)
+    tensors = {"model.embed_tokens.weight": table, "lm_head.weight": head, "model.norm.weight": source.norm_weight}
+    save_file(tensors, folder / "model.safetensors")

@@ -46,7 +46,7 @@ def rolled(table: list[list[bool]], length: int, covered: list[list[bool]] | Non
         inside = torch.tensor([covered is None or covered[t][k] for t in rows.tolist()], dtype=torch.bool)
         steps.append(Step(
             rows=rows, tokens=rows, top_ids=torch.where(right, 7, 8)[:, None], top_logprobs=torch.zeros(len(rows), 1),
-            truth=truth, truth_logprob=torch.where(inside, -1.0, float("-inf")), truth_rank=torch.zeros(len(rows)).long(),
+            truth=truth, truth_logprob=torch.where(inside, -1.0, float("-inf")), truth_rank=torch.zeros_like(rows),
         ))  # fmt: skip
     return Rollout("s", Reading(aux=(0,), shift=shift), "recorded", steps)
 
@@ -263,7 +263,7 @@ def test_the_walk_is_the_engines(made):
     part = accept(rolled(table, length), sample_of(spans, length))
     expected = [r for a, b in spans for r in engine(table, a, b, steps)]
     assert [(r.row, r.accepted) for r in part.rounds] == expected
-    # every reply token is emitted exactly once: the first by the prompt, the others by a round (its drafts and one more);
+    # every reply token is emitted once: the first by the prompt, the others by a round (its drafts and one more);
     # a last round whose drafts reach the end has its own token beyond it
     for a, b in spans:
         here = [r for r in part.rounds if max(a - 1, 0) <= r.row < b]

@@ -72,7 +72,7 @@ def test_by_hand():
 
 
 def test_specforges_dynamic_scales_from_the_first_token():
-    """Its table is built for limit + 20 rows (golden README: 1.9 apart from the others): factor·(L+20)/L - (factor-1)."""
+    """Its table is built for limit + 20 rows, so its base grows by (factor·(L+20)/L - (factor-1))^(d/(d-2))."""
     scaling = (("factor", 2.0), ("rope_type", "dynamic"))
     mine, _ = frequencies(Rope(scaling=scaling, rule="specforge", limit=2048), 16, 10)
     theirs, _ = frequencies(Rope(scaling=scaling, rule="hf", limit=2048), 16, 10)
