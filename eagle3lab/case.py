@@ -115,6 +115,12 @@ class Case:
         return next((r for r in self.runs if not r.speculative), None)
 
     @property
+    def unused(self) -> tuple[str, ...]:
+        """Keys of the case file that this version keeps and does not use."""
+        dumps = [f"[[serving]] {run.name!r} dump" for run in self.runs if run.dump]
+        return (*(key for key, value in self.file.extra.items() if value), *dumps)
+
+    @property
     def steps(self) -> int:
         """K of the chosen run, else as many steps as training reported, else 5."""
         if self.run and self.run.steps:

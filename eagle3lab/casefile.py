@@ -43,7 +43,7 @@ class CaseFile:
         program: the trainer's name, ``""`` when not given.
         accuracy: training's accuracy per step, () when not given.
         runs: serving runs in order.
-        extra: other tables as found (``scan``, ``parity``, ``samples.boundaries`` …).
+        extra: what is kept for later versions, by its place in the file (``[scan]``, ``[samples] final`` …).
     """
 
     path: Path
@@ -120,8 +120,8 @@ def read_case(file: Path) -> CaseFile:
         program=training.get("program", ""),
         accuracy=tuple(float(a) for a in training.get("accuracy", ())),
         runs=runs,
-        extra={"scan": content.get("scan", {}), "parity": content.get("parity", {}),
-               "boundaries": samples.get("boundaries"), "final": samples.get("final")},
+        extra={"[scan]": content.get("scan"), "[parity]": content.get("parity"),
+               "[samples] boundaries": samples.get("boundaries"), "[samples] final": samples.get("final")},
     )  # fmt: skip
 
 

@@ -410,3 +410,12 @@ def test_every_code_has_its_page(repo):
     for code, section in zip(headed, re.split(r"^### [A-Z]\d{3} ", text, flags=re.MULTILINE)[1:], strict=True):
         for word in ("**Example**", "**Do**"):
             assert word in section, f"docs/checks.md, {code}: no {word}"
+
+
+def test_a_key_that_changes_nothing_is_said_to(tmp_path):
+    file = tiny.write_case(tmp_path)
+    file.write_text(file.read_text() + '\n[parity]\npath = "states"\n')
+    (tmp_path / "states").mkdir(exist_ok=True)
+    found = [f for f in open_case(file).findings("weights") if f.code == "C003"]
+    assert [f.severity for f in found] == [Severity.INFO]
+    assert "[parity]" in found[0].title

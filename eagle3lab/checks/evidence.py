@@ -101,6 +101,10 @@ class Opened(Serving, Protocol):
     def steps(self) -> int:
         """K."""
 
+    @property
+    def unused(self) -> Sequence[str]:
+        """Keys of the case file that this version keeps and does not use."""
+
     def attempt(self, name: str) -> Any:
         """An attribute, None where its input is missing or broken."""
 

@@ -12,6 +12,7 @@ from eagle3lab.records import Finding, Severity
 CODES = {
     "C001": "an input cannot be read",
     "C002": "a question is blocked: the file that would answer it is not given",
+    "C003": "keys of case.toml that this version does not use",
 }
 STOPS = "not checked: "
 
@@ -41,6 +42,15 @@ def finding(error: LabError, what: Sequence[str]) -> Finding:
     if isinstance(error, Blocked):
         return Finding("C002", Severity.BLOCKED, str(error), evidence=stops, remedy="give what is named here")
     return Finding("C001", Severity.FAIL, str(error), evidence=stops, remedy="mend what is named here")
+
+
+def unused(keys: Sequence[str], file: str) -> list[Finding]:
+    """Says which keys of the case file change nothing."""
+    if not keys:
+        return []
+    names = ", ".join(keys)
+    return [Finding("C003", Severity.INFO, f"{names}: read, and not used by this version", file, names,
+                    remedy="nothing to do; these numbers do not depend on them")]  # fmt: skip
 
 
 def merged(findings: Sequence[Finding]) -> list[Finding]:

@@ -25,7 +25,8 @@ def findings(case: Opened, stages: Sequence[str] = ()) -> list[Finding]:
             out += STAGES[stage](case)
         except LabError as error:
             errors.append((stage, error))
-    return inputs.relative(inputs.merged([*inputs.stopped(errors), *out]), case.root)
+    first = [*inputs.stopped(errors), *(inputs.unused(case.unused, "case.toml") if "weights" in chosen else [])]
+    return inputs.relative(inputs.merged([*first, *out]), case.root)
 
 
 def _weights(case: Opened) -> list[Finding]:
