@@ -31,6 +31,9 @@ WEAK = 0.1
 WORTH = 0.01
 """A single change that gains less accuracy than this is not taken, whatever its interval says."""
 
+CLEAR = 0.05
+"""A reading fits when the low end of its accuracy's interval lies this far above the floor, and at twice the floor."""
+
 Progress = Callable[[str], None]
 Change = tuple[str, str, str, float]
 """Field, from, to, and the accuracy gained."""
@@ -89,7 +92,7 @@ def search(
         matrix=matrix,
         matrix_rows=matrix_rows,
         evidence=f"{n} reply rows of {len(bench.samples)} samples, step 0",
-        fits=top.accuracy > max(3 * floor, floor + 0.05),
+        fits=accuracy_of(top).low > max(2 * floor, floor + CLEAR),
         floor=floor,
     )
 
