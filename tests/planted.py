@@ -162,6 +162,7 @@ class Plan:
         config: further keys of the draft's config.json.
         norms: whether the file holds input_norm and fc_norm.
         own_table: whether the file holds embed_tokens.
+        token_gain: how much louder than usual the token speaks, against the states.
     """
 
     reading: Reading = field(default_factory=lambda: Reading(aux=(2, 4, 5)))
@@ -178,6 +179,7 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
     norms: bool = False
     own_table: bool = False
+    token_gain: float = 1.0
     seed: int = 0
 
     def but(self, **changes: Any) -> Plan:
@@ -207,6 +209,8 @@ def plant(folder: Path, plan: Plan) -> Path:
     rng, shape = np.random.default_rng(plan.seed), plan.shape
     weights = random_weights(shape, rng, plan.norms, plan.own_table)
     weights["fc.weight"] = _invertible(shape, rng)
+    for name in ("layers.0.input_layernorm.weight", "layers.0.self_attn.o_proj.weight"):
+        weights[name] *= np.float32(plan.token_gain)
     if plan.reading.vocab_map == "ids":
         weights["d2t"] = weights["d2t"] + np.arange(shape.draft_vocab)
     source = Source.draw(shape, rng)
