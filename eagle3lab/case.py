@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from eagle3lab.casefile import CaseFile, find_case, read_case
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES, resolve
 from eagle3lab.draft import Draft
-from eagle3lab.errors import BadCase, BadOption, Blocked, LabError
+from eagle3lab.errors import BadCase, Blocked, LabError
 from eagle3lab.model import Model
+from eagle3lab.options import boundaries, usable_device
 from eagle3lab.reading import FINAL, Aux, Reading
 from eagle3lab.records import Finding, Interpretation, Sample, ScanResult
 from eagle3lab.samples import Samples
@@ -36,6 +38,7 @@ def open_case(
     *,
     aux: str | Sequence[int] = "",
     out: str | Path = "",
+    steps: int = 0,
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
 ) -> Case:
@@ -47,6 +50,7 @@ def open_case(
         aux: boundaries that replace the configured ones, e.g. ``"0,15,27"``; ``""`` as configured.
         out: folder for sidecars and for the remembered search; ``""`` is ``reports/<case>`` in the working folder,
             which is only written to by notebooks and reports.
+        steps: K of every number that is not a particular run's; 0 for the chosen run's own.
         device: torch device for the forward.
         progress: called with one line a stage of long work.
 
@@ -55,36 +59,17 @@ def open_case(
         BadOption: ``aux`` or ``device`` is not what it should be.
     """
     file, words = find_case(path)
-    return Case(read_case(file), words, run, _boundaries(aux), Path(out) if out else None, _device(device), progress)
-
-
-def _boundaries(aux: str | Sequence[int]) -> Aux | None:
-    if not isinstance(aux, str):
-        return tuple(aux) or None
-    try:
-        found = tuple(int(part) for part in aux.split(",")) if aux.strip() else None
-    except ValueError as error:
-        raise BadOption(f"AUX: found {aux!r}, expected boundaries such as '0,15,27'") from error
-    if found and min(found) < 0:
-        raise BadOption(f"AUX: found {aux!r}; boundary 0 is the embedding output, none is below it")
-    return found
-
-
-def _device(name: str) -> str:
-    try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        here = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise BadOption(f"device: {name!r} cannot compute on this machine; there are: {here}") from error
-    return name
+    folder = Path(out) if out else None
+    return Case(read_case(file), words, run, boundaries(aux), folder, steps, usable_device(device), progress)
 
 
 class Case:
     """One investigation; every attribute below is computed when it is first asked for."""
 
-    def __init__(self, file: CaseFile, found: str, run: str, aux: Aux | None, out: Path | None, device: str,
+    def __init__(self, file: CaseFile, found: str, run: str, aux: Aux | None, out: Path | None, steps: int, device: str,
                  progress: Callable[[str], None] | None):  # fmt: skip
         self.file, self.found, self.aux, self.device = file, found, aux, device
+        self._steps = steps
         self.progress = progress or (lambda line: None)
         self.remembers = out is not None
         self.out = out or Path("reports") / file.root.resolve().name
@@ -122,7 +107,9 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """K of the chosen run, else as many steps as training reported, else 5."""
+        """K as asked for, else of the chosen run, else as many steps as training reported, else 5."""
+        if self._steps:
+            return self._steps
         if self.run and self.run.steps:
             return self.run.steps
         return len(self.file.accuracy) or STEPS
@@ -217,13 +204,19 @@ class Case:
         """The search's result, remembered under ``out`` while no input changes (notebooks and reports only)."""
         ways = (self.configured, self.attempt("trained"), *self.everyone.values())
         starts = [way.reading for way in ways if way and way.reading]
+        if self.configured.reading is None and not self.configured.refused:
+            starts += [r for r in [resolve.plainest(self.draft.arch, self.layers)] if r]
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
         file = self.out / "search.json"
         key = scancache.fingerprint(self.file, starts)
         found = scancache.load(file, key) if self.remembers else None
         if found is None:
-            found = search(self.model, self._searched(), starts, self.progress)
+            used = self._searched()
+            found = search(self.model, used, starts, self.progress)
+            if left := len(self.samples.headline) - len(used):
+                words = f"{left} headline samples are left out: S001, S002, S008 and S010 say why"
+                found = replace(found, evidence=f"{found.evidence}; {words}")
             if self.remembers:
                 scancache.save(file, key, found)
         return found

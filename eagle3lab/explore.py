@@ -189,7 +189,8 @@ def gain(case: Case, interactive: bool) -> None:
         )
         return
     measured = f"{found['round_cost']:.2f}"
-    options = list(dict.fromkeys([measured, "1.20", "1.50", "2.00", "2.50", "3.00"]))
+    others = [f"{point['round_cost']:.2f}" for point in found["points"]]
+    options = list(dict.fromkeys([measured, *others, "1.20", "1.50", "2.00", "2.50", "3.00"]))
 
     def draw(round_cost: str) -> list[Any]:
         return [plots.throughput(baseline=found["baseline"], points=found["points"], round_cost=float(round_cost))]

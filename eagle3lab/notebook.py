@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from IPython.display import display
 
 from eagle3lab import tables, verdict, views
 from eagle3lab.case import Case, open_case
@@ -43,6 +46,7 @@ class Session:
             parameters["CASE"],
             parameters["RUN"],
             aux=parameters["AUX"],
+            steps=parameters.get("STEPS", 0),
             out=parameters["OUT"] or _default_out(parameters["CASE"]),
         )
 
@@ -50,11 +54,28 @@ class Session:
         """Where everything came from, as a table."""
         return tables.provenance(views.provenance(self.case))
 
-    def verdict(self, counts: Mapping[str, Any] | None = None, findings: Sequence[Finding] | None = None,
-                sentence: str = "") -> Any:  # fmt: skip
+    def show(self, draw: Callable[[], Any]) -> None:
+        """Displays what ``draw`` returns; where its input is missing or broken, says so and lets the notebook go on."""
+        try:
+            found = draw()
+        except LabError as error:
+            found = tables.facts([("not shown", error.line)])
+        if found is not None:
+            display(found)
+
+    def verdict(
+        self,
+        counts: Callable[[], Mapping[str, Any]] | None = None,
+        findings: Sequence[Finding] | None = None,
+        sentence: str = "",
+    ) -> Any:
         """The findings table; writes the sidecar ``<OUT>/<notebook>.json``."""
         found = list(findings if findings is not None else self.case.findings(*STAGES[self.name]))
         sentence = sentence or one_sentence(found)
+        numbers: dict[str, Any] = {}
+        if counts is not None:
+            with suppress(LabError):  # the findings say what is missing
+                numbers = dict(counts())
         verdict.write(
             self.case.out / f"{self.name}.json",
             notebook=self.name,
@@ -63,7 +84,7 @@ class Session:
             findings=found,
             parameters=self.parameters,
             inputs=verdict.inputs(self._inputs(), self.case.root),
-            counts=dict(counts or {}),
+            counts=numbers,
             seconds=round(time.monotonic() - self.began, 1),
             root=self.case.root,
         )
@@ -132,7 +153,10 @@ def start(name: str, **parameters: Any) -> Session:
 
 
 def _default_out(case: str) -> Path:
-    return Path("reports") / find_case(case)[0].resolve().parent.name
+    # in JupyterLab a kernel works in the notebooks' folder, a report beside it: both must look in one place
+    home = Path.cwd()
+    home = home.parent if home.name == "notebooks" else home
+    return home / "reports" / find_case(case)[0].resolve().parent.name
 
 
 def _finding(plain: Mapping[str, str]) -> Finding:

@@ -54,7 +54,14 @@ def test_the_index_names_the_wiring_with_both_numbers(demo_report: Path):
         page = chromium.new_page()
         page.goto((demo_report / "index.html").resolve().as_uri())
         text = page.inner_text("body")
-    for part in ("(15, 27, 30)", "(0, 15, 27)", "accuracy 0.002", "accuracy 0.619", "accept length 1.00", "accept length 2.19"):
+    for part in (
+        "(15, 27, 30)",
+        "(0, 15, 27)",
+        "accuracy 0.002",
+        "accuracy 0.619",
+        "accept length 1.00",
+        "accept length 2.19",
+    ):
         assert part in text, part
     status = json.loads((demo_report / "status.json").read_text())
     assert {n["status"] for n in status["cases"][0]["notebooks"]} == {"ok"}

@@ -125,7 +125,7 @@ def test_the_storys_ids():
     for ids, boundaries in (((2, 30, 58), (3, 31, 59)), ((-1, 2, 30), (0, 3, 31))):
         found = serve("sglang", nested(ids), version="0.5.9", target="deepseek_v3", layers=61)
         assert found.reading.aux == boundaries
-    assert any("-1" in note and "patched" in note for note in found.notes)
+    assert any("-1" in text and "patched" in text for text in found.replaced)
 
 
 TRAINED = {

@@ -48,10 +48,16 @@ def test_eagles_self_fed_chain():
     sample = case.documents[0].sample
     # the chain starts at the last row that has a next token; later steps have no recorded token to join
     ids = torch.cat([sample.input_ids, sample.input_ids[-1:].repeat(STEPS)])
-    longer = type(sample)(**{**vars(sample), "input_ids": ids,
-                             "states": {k: torch.cat([v, v[-1:].repeat(STEPS, 1)]) for k, v in sample.states.items()}})
-    result = rollout(case.model, longer, case.reading, STEPS, rows=torch.tensor([sample.length - 2]), fed="self",
-                     keep=("logits",))
+    longer = type(sample)(
+        **{
+            **vars(sample),
+            "input_ids": ids,
+            "states": {k: torch.cat([v, v[-1:].repeat(STEPS, 1)]) for k, v in sample.states.items()},
+        }
+    )
+    result = rollout(
+        case.model, longer, case.reading, STEPS, rows=torch.tensor([sample.length - 2]), fed="self", keep=("logits",)
+    )
     tokens = [int(step.top_ids[0, 0]) for step in result.steps]
     assert tokens == case.io["infer.greedy.tokens"].tolist()
 

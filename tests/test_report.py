@@ -400,9 +400,7 @@ def test_interrupt_ends_the_kernels(tmp_path: Path) -> None:
 
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run_report(
-            [_case(tmp_path / "demo")], tmp_path / "out", notebooks=tmp_path / "notebooks", log=interrupt
-        )
+        run_report([_case(tmp_path / "demo")], tmp_path / "out", notebooks=tmp_path / "notebooks", log=interrupt)
     assert time.monotonic() - started < 60
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)

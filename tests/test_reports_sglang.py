@@ -67,9 +67,7 @@ def plain(running: int = 1) -> str:
     )
 
 
-def arguments(
-    algorithm: str | None = "EAGLE3", steps: object = 3, topk: object = 1, tokens: object = 4
-) -> str:
+def arguments(algorithm: str | None = "EAGLE3", steps: object = 3, topk: object = 1, tokens: object = 4) -> str:
     return (
         f"{STAMP}server_args=ServerArgs(max_speculative_num_draft_tokens=99, "
         f"speculative_algorithm={algorithm!r}, "
@@ -87,8 +85,7 @@ HEADS = {
     "0.5.9 iterations": "Decode batch [512], #running-req: 1, #token: 1034, token usage: 0.00, ",
     "hybrid": "Decode batch, #running-req: 1, #full token: 9, full token usage: 0.00, #swa token: 4, "
     "swa token usage: 0.00, ",
-    "mamba": "Decode batch, #running-req: 1, #full token: 9, full token usage: 0.00, mamba num: 4, "
-    "mamba usage: 0.01, ",
+    "mamba": "Decode batch, #running-req: 1, #full token: 9, full token usage: 0.00, mamba num: 4, mamba usage: 0.01, ",
 }
 END = "gen throughput (token/s): 182.40, #queue-req: 0"
 TAILS = {
@@ -191,10 +188,7 @@ def test_of_several_servers_the_last_that_speculated_counts(tmp_path: Path) -> N
 
 def test_cut_lines_and_nan_are_partial(tmp_path: Path) -> None:
     whole = decode("9.99", "0.99")
-    cut = [
-        whole[: whole.index(at) + len(at)] + "\n"
-        for at in ("#running-re", "accept len: 9.9", "accept rate: 0.9")
-    ]
+    cut = [whole[: whole.index(at) + len(at)] + "\n" for at in ("#running-re", "accept len: 9.9", "accept rate: 0.9")]
     report = from_log(tmp_path, decode("2.00", "0.33"), decode("nan", "nan"), plain(), *cut)
     assert report.reported_length == pytest.approx(2.0)
     assert any("3 decode lines are cut (lines 4, 5, 6)" in note for note in partial(report))
@@ -392,9 +386,7 @@ def test_the_first_versions_rate_gives_its_count_back(tmp_path: Path) -> None:
 def test_the_first_versions_overlap_path_is_not_believed(tmp_path: Path) -> None:
     report = from_answers(tmp_path, native({**V3, "spec_accept_rate": 0.0}), steps=3)
     assert report.accepted is None
-    report = from_answers(
-        tmp_path, native({**V3, "spec_accept_rate": 0.0, "spec_accept_length": 1.1}), steps=3
-    )
+    report = from_answers(tmp_path, native({**V3, "spec_accept_rate": 0.0, "spec_accept_length": 1.1}), steps=3)
     assert report.accepted == 0
 
 
@@ -421,9 +413,7 @@ def test_the_demos_counts_dressed_as_sglang(tmp_path: Path, run: str) -> None:
 
 
 def test_contradictions_and_gaps_are_noted(tmp_path: Path) -> None:
-    report = from_answers(
-        tmp_path, native({**V23, "spec_correct_drafts_histogram": [1, 2]}), native({}), {"error": 1}
-    )
+    report = from_answers(tmp_path, native({**V23, "spec_correct_drafts_histogram": [1, 2]}), native({}), {"error": 1})
     assert (report.drafts, report.accepted, report.per_position) == (10, 10, ())
     assert said(report, "no per-position counts")
     assert any("1 of 3 lines are no answer" in note for note in partial(report))
@@ -520,9 +510,7 @@ PIECES = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(text=PIECES, steps=st.sampled_from([None, 0, 1, 3]))
-def test_garbage_never_crashes(
-    tmp_path_factory: pytest.TempPathFactory, text: str, steps: int | None
-) -> None:
+def test_garbage_never_crashes(tmp_path_factory: pytest.TempPathFactory, text: str, steps: int | None) -> None:
     folder = tmp_path_factory.mktemp("garbage")
     (folder / "x").write_text(text, encoding="utf-8", errors="surrogatepass")
     for kind in KINDS:

@@ -68,9 +68,7 @@ def status_line(running: int, rate: float, prefix: str = "(APIServer pid=7)") ->
 
 
 def start_line(config: str, prefix: str = "(APIServer pid=7)") -> str:
-    return (
-        f"{prefix} INFO 11-29 16:30:00 [api_utils.py:286] non-default args: {{'model': 'target'{config}}}\n"
-    )
+    return f"{prefix} INFO 11-29 16:30:00 [api_utils.py:286] non-default args: {{'model': 'target'{config}}}\n"
 
 
 def eagle3(steps: int, more: str = "") -> str:
@@ -83,9 +81,7 @@ def from_log(folder: Path, *lines: str, steps: int | None = None) -> EngineRepor
     return report
 
 
-def prom(
-    drafts: object, drafted: object, accepted: object, positions: tuple, engine: int = 0, made: float = 1e9
-):
+def prom(drafts: object, drafted: object, accepted: object, positions: tuple, engine: int = 0, made: float = 1e9):
     labels = f'engine="{engine}",model_name="m"'
     text = ""
     for name, value in (("drafts", drafts), ("draft_tokens", drafted), ("accepted_tokens", accepted)):
@@ -170,9 +166,7 @@ def test_a_run_without_speculation_is_no_error() -> None:
     assert all(r.drafts is None and r.accept_length is None and r.steps is None for r in reports.values())
     assert all(said(r, "did not speculate") for r in reports.values())
     tokens = [r.token_ids for r in reports["responses"].requests]
-    assert tokens == [
-        r.token_ids for r in demo_reports("right_k5")["responses"].requests
-    ]  # README: same tokens
+    assert tokens == [r.token_ids for r in demo_reports("right_k5")["responses"].requests]  # README: same tokens
     assert reports["log"].throughput == (45.7, 56.1)  # its two status lines with running requests
 
 
@@ -327,9 +321,7 @@ def test_counters_are_summed_over_engines_and_differenced(tmp_path: Path) -> Non
 
 
 def test_counters_that_fell_are_a_restart(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadFile, match=r"1\.prom: .*found 3; expected at least 10 as in 0\.prom; the server restart"
-    ):
+    with pytest.raises(BadFile, match=r"1\.prom: .*found 3; expected at least 10 as in 0\.prom; the server restart"):
         from_counters(tmp_path, prom(10, 20, 6, (5, 1)), prom(3, 60, 20, (15, 5)))
 
 
@@ -592,8 +584,7 @@ def test_of_several_servers_the_last_that_speculated_counts(tmp_path: Path) -> N
 
 def test_api_processes_of_one_server_are_summed(tmp_path: Path) -> None:
     lines = [
-        spec_line(288, 795, "0.558, 0.325, 0.204", "2.09", prefix=f"(ApiServer_{i} pid={i + 70})")
-        for i in range(3)
+        spec_line(288, 795, "0.558, 0.325, 0.204", "2.09", prefix=f"(ApiServer_{i} pid={i + 70})") for i in range(3)
     ]
     report = from_log(tmp_path, start_line(eagle3(3)), *lines)
     assert report.drafts == 3 * 265
@@ -646,9 +637,7 @@ KINDS = [{"log": "x"}, {"metrics": ["x"]}, {"responses": "x"}]
 
 @pytest.mark.parametrize("given_", KINDS)
 def test_missing_files_are_named_without_the_folder(tmp_path: Path, given_: dict) -> None:
-    with pytest.raises(
-        BadFile, match=r"^x: cannot be read: No such file.*expected .*correct its path"
-    ) as raised:
+    with pytest.raises(BadFile, match=r"^x: cannot be read: No such file.*expected .*correct its path") as raised:
         read_reports(tmp_path, **given_)
     assert str(tmp_path) not in str(raised.value)
 
@@ -702,9 +691,7 @@ PIECES = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(text=PIECES, steps=st.sampled_from([None, 0, 1, 3]))
-def test_garbage_never_crashes(
-    tmp_path_factory: pytest.TempPathFactory, text: str, steps: int | None
-) -> None:
+def test_garbage_never_crashes(tmp_path_factory: pytest.TempPathFactory, text: str, steps: int | None) -> None:
     folder = tmp_path_factory.mktemp("garbage")
     (folder / "x").write_text(text, encoding="utf-8", errors="surrogatepass")
     for given_ in KINDS:

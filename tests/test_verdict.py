@@ -102,9 +102,7 @@ def test_no_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert str(tmp_path) not in path.read_text()
 
 
-def test_relative_case_is_found_from_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_case_is_found_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "case.toml").touch()
     monkeypatch.chdir(tmp_path)
@@ -169,9 +167,7 @@ def test_inputs(tmp_path: Path) -> None:
     (case / "draft" / "b").write_bytes(b"bb")
     (case / "draft" / "a").write_bytes(b"a")
     (tmp_path / "outside").write_bytes(b"")
-    rows = verdict.inputs(
-        [case / "case.toml", case / "draft", case / "draft" / "a", tmp_path / "outside"], case
-    )
+    rows = verdict.inputs([case / "case.toml", case / "draft", case / "draft" / "a", tmp_path / "outside"], case)
     assert [row["path"] for row in rows] == ["case.toml", "draft/a", "draft/b", "../outside"]
     assert rows[0] == {
         "path": "case.toml",

@@ -38,7 +38,7 @@ def check(case: Evidence) -> list[Finding]:
         return [*findings, unreadable(error, ["forward"])]
     findings += _finite(fitted)
     if not scan.fits:
-        return [*findings, _nothing_fits(scan)]
+        return [*findings, _nothing_fits(case)]
     findings.append(Finding(
         "F005", Severity.PASS, f"the draft predicts this recording under {scan.fitted}",
         measured=f"accuracy {fitted.counts.accuracy[0]:.3f}; with the states of another place {scan.floor:.3f}",
@@ -52,6 +52,10 @@ def check(case: Evidence) -> list[Finding]:
 
 def _traced(case: Evidence) -> list[Finding]:
     reading = case.configured.reading
+    if reading is None and not case.configured.refused:
+        return [Finding("F008", Severity.BLOCKED, f"how the draft is run is not known: {case.configured.source}", "case.toml",
+                        evidence="the search still finds what fits",
+                        remedy="name a [[serving]] run of a known engine, or [training] program")]  # fmt: skip
     if reading is None:
         return [Finding("F008", Severity.FAIL, f"{case.configured.program} would not run this checkpoint: {reason}",
                         "config.json", measured=f"ids {list(case.configured.ids)} ({case.configured.source})",
@@ -75,8 +79,18 @@ def _finite(fitted: Evaluation) -> list[Finding]:
                     remedy="look for NaN in the weights (W003) and in the states (S002)")]  # fmt: skip
 
 
-def _nothing_fits(scan: ScanResult) -> Finding:
+def _nothing_fits(case: Evidence) -> Finding:
+    scan, configured = case.scan, case.configured.reading
     best = scan.ranking[0].accuracy.value if scan.ranking else float("nan")
+    held = {boundary for _, boundary in scan.matrix}
+    absent = [k for k in configured.aux if isinstance(k, int) and k not in held] if configured and held else []
+    if absent:
+        return Finding(
+            "F005", Severity.UNDETERMINED, f"no wiring of the recorded boundaries fits, and boundaries {absent}, which the engine "
+            "feeds, are not recorded", "samples", measured=f"best of {scan.tried} readings {best:.3f}; recorded {sorted(held)}",
+            expected=f"states of boundaries {show(configured.aux) if configured else ''}", evidence=scan.evidence,
+            remedy=f"record boundaries {absent} too; without them nothing is said of the draft",
+        )  # fmt: skip
     return Finding(
         "F005", Severity.FAIL, "no reading predicts this recording: its content, its tokens or the weights are suspect",
         "samples or draft", measured=f"best of {scan.tried} readings {best:.3f} ({scan.fitted})",
@@ -88,11 +102,14 @@ def _nothing_fits(scan: ScanResult) -> Finding:
 
 def _wiring(case: Evidence, fitted: Evaluation) -> list[Finding]:
     scan, configured = case.scan, case.configured.reading
-    assert configured is not None
     held = show(scan.fitted.aux)
     slots = [i for i in range(len(scan.fitted.aux)) if f"aux[{i}]" not in scan.undetermined]
-    open_slots = [i for i in range(len(scan.fitted.aux)) if f"aux[{i}]" in scan.undetermined]
     findings = []
+    if configured is None:
+        findings.append(Finding("F003", Severity.BLOCKED, f"the draft fits boundaries {held}; which ones are fed to it is not known",
+                                "case.toml", measured=f"accuracy {fitted.counts.accuracy[0]:.3f}", evidence=scan.evidence,
+                                remedy="name the serving run; " + remedy(case, scan.fitted)))  # fmt: skip
+        return findings + _open_slots(scan)
     same = configured.aux == scan.fitted.aux
     tie = configured.aux in [r.aux for r in scan.ties]
     if same or tie:
@@ -103,17 +120,22 @@ def _wiring(case: Evidence, fitted: Evaluation) -> list[Finding]:
         ))  # fmt: skip
     else:
         findings.append(_wrong_wiring(case, fitted, slots))
-    if open_slots:
-        choices = {i: sorted({r.aux[i] for r in (scan.fitted, *scan.ties)}, key=str) for i in open_slots}
-        words = "; ".join(f"slot {i} may be any of {', '.join(map(str, c))}" for i, c in choices.items())
-        findings.append(Finding(
-            "F004", Severity.UNDETERMINED, f"the recording cannot tell neighbours apart: {words}", "aux",
-            measured=f"{len(scan.ties)} wirings within the interval of the best: "
-                     + ", ".join(show(r.aux) for r in scan.ties),
-            expected="one winner", evidence=f"{scan.evidence}, paired differences",
-            remedy="ask the training configuration, or record more text; accept length differs little between them",
-        ))  # fmt: skip
-    return findings
+    return findings + _open_slots(scan)
+
+
+def _open_slots(scan: ScanResult) -> list[Finding]:
+    open_slots = [i for i in range(len(scan.fitted.aux)) if f"aux[{i}]" in scan.undetermined]
+    if not open_slots:
+        return []
+    choices = {i: sorted({r.aux[i] for r in (scan.fitted, *scan.ties)}, key=str) for i in open_slots}
+    words = "; ".join(f"slot {i} may be any of {', '.join(map(str, c))}" for i, c in choices.items())
+    return [Finding(
+        "F004", Severity.UNDETERMINED, f"the recording cannot tell neighbours apart: {words}", "aux",
+        measured=f"{len(scan.ties)} wirings within the interval of the best: "
+                 + ", ".join(show(r.aux) for r in scan.ties),
+        expected="one winner", evidence=f"{scan.evidence}, paired differences",
+        remedy="ask the training configuration, or record more text; accept length differs little between them",
+    )]  # fmt: skip
 
 
 def _wrong_wiring(case: Evidence, fitted: Evaluation, sure: list[int]) -> Finding:
@@ -175,7 +197,8 @@ def remedy(case: Evidence, reading: Reading) -> str:
 
 def _other_fields(case: Evidence, fitted: Evaluation) -> list[Finding]:
     configured = case.configured.reading
-    assert configured is not None
+    if configured is None:
+        return []
     changed = {k: v for k, v in configured.diff(case.scan.fitted).items() if k not in ("aux", "dtype")}
     gains = {field: gain for field, _, _, gain in case.scan.path}
     findings = []

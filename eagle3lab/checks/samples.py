@@ -244,7 +244,7 @@ def _held(found: Survey, samples: Samples) -> list[Finding]:
     lacking = [name for name, mine in held.items() if not mine.issuperset(lost)]
     return [Finding(
         "S010", Severity.WARN if shared else Severity.FAIL,
-        f"{len(lacking)} samples lack boundaries that others hold: the search leaves out one or the other", ", ".join(lacking[:5]),
+        f"{len(lacking)} samples lack boundaries that others hold: the search uses those that all its samples hold", ", ".join(lacking[:5]),
         f"lacking {', '.join(map(str, lost))}; held by all: {', '.join(map(str, sorted(shared))) or 'none'}",
         "the same boundaries in every sample", f"{len(held)} headline samples",
         "record these samples again with all boundaries, or name them under [samples] exclude",

@@ -56,10 +56,12 @@ def _interpretation(case: Serving) -> list[Finding]:
     found = case.configured
     out = [(f"{found.program} would not run it: {text}", Severity.FAIL) for text in found.refused]
     out += [(f"{found.program}: {text}", Severity.WARN) for text in (*found.replaced, *found.invented)]
+    out += [(f"{found.program}: {text}", Severity.INFO) for text in found.notes]
     if found.dropped:
         out.append((f"{found.program} does not use {', '.join(found.dropped)}", Severity.WARN))
     return [Finding("E002", severity, title, "draft", evidence="docs/readings.md",
-                    remedy="make the file say what the draft was trained with") for title, severity in out]  # fmt: skip
+                    remedy="make the file say what the draft was trained with" if severity != Severity.INFO else "")
+            for title, severity in out]  # fmt: skip
 
 
 def _run(case: Serving, run: ServingRun) -> list[Finding]:
@@ -186,10 +188,20 @@ def _repaired(case: Serving) -> list[Finding]:
         return [Finding(
             "E006", Severity.INFO, f"after the repair the engine measured accept length {measured:.2f} (run {other.name!r}); "
             f"the lab predicts {predicted.value:.2f}", f"run {other.name!r}",
-            measured=f"engine {measured:.3f}, predicted {predicted.value:.3f} [{predicted.low:.3f}, {predicted.high:.3f}]",
+            measured=f"engine {measured:.3f}, predicted {predicted.value:.3f} [{predicted.low:.3f}, {predicted.high:.3f}]"
+                     + _speed(case, other, measured),
             evidence=f"K={other.steps}, boundaries {show(fitted.aux)}",
         )]  # fmt: skip
     return []
+
+
+def _speed(case: Serving, run: ServingRun, accept_length: float) -> str:
+    """The run's throughput against the baseline's, in words; nothing where one of them was not timed."""
+    base = case.baseline
+    if base is None or not (run.seconds and run.tokens and base.seconds and base.tokens):
+        return ""
+    found = cost(accept_length, run.tokens / run.seconds, base.tokens / base.seconds)
+    return f"; {found.speedup:.2f} times the speed without speculation, so that a round costs {found.round_cost:.2f} plain steps there"
 
 
 def _reading(case: Serving, run: ServingRun) -> Reading | None:

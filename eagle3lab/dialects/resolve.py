@@ -8,7 +8,7 @@ from dataclasses import replace
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES, TRAINERS
 from eagle3lab.errors import Blocked
-from eagle3lab.reading import Aux
+from eagle3lab.reading import Aux, Reading
 from eagle3lab.records import Architecture, Interpretation
 
 FALLBACK = "specforge"
@@ -43,6 +43,16 @@ def trained(arch: Architecture, layers: int | None, program: str) -> Interpretat
         raise Blocked(f"trained reading of {program}: {error}") from error
 
 
+def plainest(arch: Architecture, layers: int | None) -> Reading | None:
+    """The reading to start from when nothing says how the checkpoint is run: that of the program it looks like."""
+    program = arch.program if arch.program in TRAINERS else FALLBACK
+    try:
+        found = trained(arch, layers, program)
+    except Blocked:
+        return None
+    return found.reading if found else None
+
+
 def configured(
     arch: Architecture,
     layers: int | None,
@@ -51,7 +61,7 @@ def configured(
     program: str,
     aux: Aux | None,
 ) -> Interpretation:
-    """What the first speculative run of ``runs`` makes of the checkpoint; without one, the trained reading.
+    """What the first speculative run of ``runs`` makes of the checkpoint; without one, the trained reading, if any.
 
     Args:
         arch: the checkpoint.
@@ -64,11 +74,13 @@ def configured(
     run = next((r for r in runs if r.speculative and r.engine in ENGINES), None)
     if run is not None:
         found = served(arch, layers, target_type, run)
+    elif (program or arch.program) in TRAINERS:
+        found = trained(arch, layers, program or arch.program) or Interpretation(program, None)
     else:
-        known = [name for name in (program, arch.program, FALLBACK) if name in TRAINERS]
-        found = trained(arch, layers, known[0]) or Interpretation(program, None)
-    if aux and found.reading:
-        reading = found.reading.replace(aux=aux)
+        found = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
+    base = found.reading or (plainest(arch, layers) if aux else None)
+    if aux and base:
+        reading = base.replace(aux=aux)
         found = replace(found, program=f"{found.program} with AUX", reading=reading, source="AUX")
     return found
 

@@ -27,6 +27,7 @@ def trained(arch: Architecture, layers: int | None) -> Interpretation:
     """
     ids = nested_ids(arch.config)
     boundaries = tuple(i + 1 for i in ids) if ids else default_boundaries(layers)
+    beyond = [b for b in boundaries if layers is not None and b > layers]
     reading = Reading(
         aux=boundaries,
         aux_norm="fc_norm" if flag(arch.config, "fc_norm") else "none",
@@ -37,7 +38,8 @@ def trained(arch: Architecture, layers: int | None) -> Interpretation:
     )
     return Interpretation(
         program=NAME,
-        reading=reading,
+        reading=None if beyond else reading,
+        refused=tuple(f"id {b - 1} is the output of block {b - 1}, of {layers} blocks in all" for b in beyond),
         ids=tuple(b - 1 for b in boundaries if isinstance(b, int)),
         source="eagle_config.eagle_aux_hidden_state_layer_ids" if ids else "default [1, L//2-1, L-4]",
         notes=(

@@ -95,7 +95,7 @@ def run_report(
         plan.kept = _kept(out, plan, [p for p in available if p not in chosen], headings)
         plan.names = sorted([path.stem for path in chosen] + [entry.name for entry in plan.kept])
 
-    kernels = Kernels()
+    kernels = Kernels(jobs)
     fresh: list[list[Entry]] = [[] for _ in plans]
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         try:

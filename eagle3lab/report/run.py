@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -56,7 +57,9 @@ class Run:
 class Kernels:
     """The kernels of one report: all run the interpreter that runs the report, and can be ended together."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: int = 1) -> None:
+        # kernels that run side by side share the cores: more threads than cores would only wait for each other
+        threads = str(max(1, (os.cpu_count() or 1) // max(1, jobs)))
         self.live: list[AsyncKernelManager] = []
         self.stopped = False
         kernels = self
@@ -68,6 +71,10 @@ class Kernels:
             def _no_installed_specs(self) -> KernelSpecManager:
                 # Without folders to look in, ``python3`` is ipykernel's own spec: sys.executable.
                 return KernelSpecManager(kernel_dirs=[], parent=self)
+
+            async def _async_pre_start_kernel(self, **arguments: Any) -> Any:
+                arguments["env"] = {"OMP_NUM_THREADS": threads, **os.environ, **arguments.get("env", {})}
+                return await super()._async_pre_start_kernel(**arguments)
 
             async def _async_post_start_kernel(self, **arguments: Any) -> None:
                 await super()._async_post_start_kernel(**arguments)

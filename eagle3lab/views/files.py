@@ -11,9 +11,10 @@ from eagle3lab import verdict
 from eagle3lab.case import Case
 from eagle3lab.checks.vocab import lost_tokens
 from eagle3lab.errors import LabError
+from eagle3lab.reading import Reading
 from eagle3lab.records import Sample
 from eagle3lab.stats import cosine, histogram
-from eagle3lab.vocab import VocabMap
+from eagle3lab.vocab import VocabMap, ceiling
 
 
 def provenance(case: Case) -> list[tuple[str, str]]:
@@ -73,6 +74,21 @@ def dims(case: Case) -> dict[str, Any]:
     return out
 
 
+def readings(case: Case) -> dict[str, Reading | None]:
+    """The configured reading, and that of every known engine; None where one refuses."""
+    return {"configured": case.configured.reading} | {name: found.reading for name, found in case.everyone.items()}
+
+
+def reading_of(case: Case) -> Reading:
+    """The configured reading; the fitted one where nobody configured any."""
+    return case.configured.reading or case.fitted
+
+
+def rows_of(case: Case, name: str = "") -> int:
+    """Rows of a sample, T-1; 1 where the case has no samples, since shapes can be traced without."""
+    return case.sample(name).length - 1 if case.file.samples is not None else 1
+
+
 def histograms(case: Case, names: Sequence[str] = ()) -> dict[str, Any]:
     """Value histograms of the named matrices (all two-dimensional tensors when none is named)."""
     chosen = names or [n for n, info in case.draft.tensors.items() if len(info.shape) == 2]
@@ -122,6 +138,18 @@ def coverage(case: Case) -> dict[str, tuple[int, int]]:
     return out
 
 
+def covered(case: Case) -> dict[str, int]:
+    """Reply tokens inside the draft vocab, and all of them, over the headline samples."""
+    shares = coverage(case).values()
+    return {"covered": sum(hits for hits, _ in shares), "replies": sum(total for _, total in shares)}
+
+
+def ceiling_of(case: Case) -> float | None:
+    """The accept length that coverage allows at the case's K, None without reply tokens."""
+    counts = covered(case)
+    return ceiling(counts["covered"] / counts["replies"], case.steps) if counts["replies"] else None
+
+
 def lost(case: Case, most: int = 20) -> list[dict[str, Any]]:
     """The reply tokens that the draft cannot say, most frequent first."""
     samples = {n: s for n in case.samples.headline if (s := readable(case, n)) is not None}
@@ -169,6 +197,34 @@ def rms_of(case: Case, name: str = "") -> dict[int, torch.Tensor]:
     """RMS of each position by boundary, of one sample."""
     sample = case.sample(name)
     return {k: case.survey.rms[sample.name, k] for k in sample.boundaries}
+
+
+def evidence(case: Case) -> list[tuple[str, str]]:
+    """The tests by evidence as rows: form of the last state, boundary 0, rows that are not sound."""
+    found = case.survey
+    forms = {0: "without the final norm", 1: "with the final norm once", 2: "with it twice"}
+    rows = [
+        (f"last state {words}", f"{hits} of {n} reply tokens are the largest logit" if n else "not recorded")
+        for norms, words in forms.items()
+        for hits, n in [found.lens.get(norms, (0, 0))]
+    ]
+    errors = found.embedding_error.values()
+    rows.append(
+        (
+            "boundary 0 against the embedding",
+            f"largest relative difference {max(errors):.1e}" if errors else "not known",
+        )
+    )
+    bad = {name: sum(counts) for name, counts in _bad_rows(case).items()}
+    rows.append(("rows with NaN, infinities or zeros", ", ".join(f"{n}: {c}" for n, c in bad.items() if c) or "none"))
+    return rows
+
+
+def _bad_rows(case: Case) -> dict[str, list[int]]:
+    out: dict[str, list[int]] = {}
+    for (name, _), counts in case.survey.bad_rows.items():
+        out.setdefault(name, []).append(sum(counts))
+    return out
 
 
 def mask(case: Case, name: str = "") -> dict[str, list[str]]:

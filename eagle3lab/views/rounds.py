@@ -63,6 +63,31 @@ def both(case: Case, steps: int = 0, names: Sequence[str] = ()) -> dict[str, Eva
     return out
 
 
+def acceptance_rows(case: Case, steps: int = 0) -> list[dict[str, Any]]:
+    """The headline table: configured and fitted."""
+    return [acceptance_row(label, found) for label, found in both(case, steps).items()]
+
+
+def accuracy(case: Case) -> dict[str, Any]:
+    """Accuracy by draft step of configured and fitted, the rows behind it, training's own: as the plot takes it."""
+    found = both(case)
+    n = list(found.values())[-1].counts.scored
+    series = {label: e.counts.accuracy for label, e in found.items()}
+    return {"series": series, "n": n, "training": case.file.accuracy or None}
+
+
+def round_counts(case: Case) -> dict[str, dict[str, int]]:
+    """Rounds and accepted drafts, configured and fitted."""
+    return {label: {"rounds": e.counts.rounds, "accepted": e.counts.accepted} for label, e in both(case).items()}
+
+
+def matrix(case: Case) -> dict[str, Any]:
+    """Accuracy by (slot, boundary), as the plot takes it."""
+    scan, configured = case.scan, case.configured.reading
+    own = configured.aux if configured else ()
+    return {"matrix": scan.matrix, "configured": own, "fitted": scan.fitted.aux, "n": scan.matrix_rows}
+
+
 def by_sample(case: Case, steps: int = 0) -> list[dict[str, Any]]:
     """Accept length of each sample, configured and fitted."""
     pair = list(both(case, steps).values())
@@ -173,8 +198,10 @@ def throughput(case: Case) -> dict[str, Any] | None:
     if not points:
         return None
     baseline = base.tokens / base.seconds
-    costs = [p["accept_length"] * baseline / p["tokens_per_second"] for p in points]
-    return {"baseline": baseline, "points": points, "round_cost": sum(costs) / len(costs)}
+    for point in points:
+        point["round_cost"] = point["accept_length"] * baseline / point["tokens_per_second"]
+    own = next((p for p in points if case.run and p["name"] == case.run.name), points[0])
+    return {"baseline": baseline, "points": points, "round_cost": own["round_cost"]}
 
 
 def ranking(case: Case, most: int = 10) -> list[dict[str, Any]]:

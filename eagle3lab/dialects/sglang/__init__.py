@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects.common import default_boundaries, flag, nested_ids, rope_of, uses_aux
 from eagle3lab.dialects.sglang.reports import read_reports
@@ -12,8 +14,8 @@ __all__ = ["NAME", "VERSIONS", "read_reports", "served", "words"]
 
 NAME = "sglang"
 VERSIONS = ("0.5.9", "0.5.23")
-OLD = ("0.5.3", "0.5.9")
-"""Versions before SGLang#24663 and #25454: always + 1; no fc_norm, norm_output, further layers."""
+OLD = (0, 5, 9)
+"""Up to here always + 1, and no fc_norm, norm_output or further layers (before SGLang#24663 and #25454)."""
 LAST_TOO = ("gpt_oss", "gemma3", "gemma3_text", "gemma4", "gemma4_text")
 """Targets for which boundary L, the last residual, can be captured."""
 
@@ -26,11 +28,11 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
     version = run.version or VERSIONS[-1]
     ids, source, boundaries = _boundaries(arch, layers, target_type, run, version)
     notes = ["SGLang rules are known by reading its source, not by running it"]
-    if -1 in ids:
-        notes.append("id -1 is the embedding output in patched SGLang only; stock 0.5.9 crashes on it")
     uses_states = uses_aux(arch.config)
     refused = _refusals(arch, layers, target_type, ids, boundaries) if uses_states else []
-    new = version not in OLD
+    new = not _is_old(version)
+    if new and _release(version) < (0, 5, 23):
+        notes.append(f"the rules taken for {version} are those of 0.5.23; they changed somewhere after 0.5.9")
     dropped = tuple(sorted(n for n in arch.tensors if _is_dropped(n, arch, new)))
     tied = bool(arch.config.get("tie_word_embeddings"))
     own_embedding = arch.target_hidden != arch.hidden
@@ -54,11 +56,27 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
         ids=ids,
         source=source,
         dropped=dropped,
-        replaced=_replaced(arch, own_embedding, tied),
+        replaced=(*_patched(ids), *_replaced(arch, own_embedding, tied)),
         invented=() if "d2t" in arch.tensors or arch.draft_vocab == arch.vocab else ("an identity vocab map",),
         refused=tuple(refused),
         notes=tuple(notes),
     )
+
+
+def _patched(ids: tuple[int, ...]) -> tuple[str, ...]:
+    known = "id -1 means the embedding output in a patched SGLang only: stock 0.5.9 would crash on it (by reading)"
+    return (known,) if -1 in ids else ()
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: ``v0.5.9.post1`` is (0, 5, 9); () when there are none."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(part or 0) for part in found.groups()) if found else ()
+
+
+def _is_old(version: str) -> bool:
+    release = _release(version)
+    return bool(release) and release <= OLD
 
 
 def _boundaries(
@@ -110,7 +128,7 @@ def words(aux: Aux, arch: Architecture, target_type: str) -> str:
 
 
 def _shift(ids: tuple[int, ...], layers: int | None, target_type: str, version: str) -> int:
-    if version in OLD:
+    if _is_old(version):
         return 1
     if target_type in FIRST_IS_ONE:
         return 1 if ids[0] == 1 or -1 in ids else 0
