@@ -241,5 +241,5 @@ def _against_training(case: Evidence, fitted: Evaluation) -> list[Finding]:
         "F007", Severity.WARN if below else Severity.INFO,
         f"accuracy on the recording is {'below' if below else 'above'} training's figure", measured=words,
         expected="within the interval when texts and definitions are alike", evidence=f"step 0, n={here.n}, {here.method}",
-        remedy="compare the texts (topics never trained on score lower) and the definition (trainers.md 10)",
+        remedy="compare the texts (topics never trained on score lower) and what training counted: out-of-vocabulary targets, marginal or joint, which rows",
     )]  # fmt: skip

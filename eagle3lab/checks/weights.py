@@ -46,7 +46,7 @@ def _unknown(draft: Draft) -> list[Finding]:
     return [
         Finding(
             "W001", Severity.WARN, f"{len(draft.unknown)} tensors are unknown to the lab", draft.path.name,
-            measured=", ".join(draft.unknown), expected="names of an EAGLE-3 draft (engines.md 2.1)",
+            measured=", ".join(draft.unknown), expected="names of an EAGLE-3 draft",
             evidence="read from the header",
             remedy="SGLang drops unknown tensors in silence, vLLM refuses them: rename them, or remove them if they are "
                    "not part of the draft",
@@ -183,7 +183,7 @@ def _ids(draft: Draft) -> list[Finding]:
     if not both:
         findings.append(Finding(
             "W005", Severity.INFO, "config.json names no layer ids: every engine takes its default, boundaries (2, L//2, L-3)",
-            "config.json", measured="no ids", evidence="engines.md 5",
+            "config.json", measured="no ids", evidence="docs/readings.md",
             remedy="write the ids down if the draft was trained on others",
         ))  # fmt: skip
     return findings or [Finding("W005", Severity.PASS, f"{draft.arch.aux} layer ids for {draft.arch.aux} states")]
