@@ -73,7 +73,10 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
     best = next((r for r in reports if r.accept_length is not None), None)
     notes = list(dict.fromkeys(note for r in reports for note in r.notes))
     if notes:
-        findings.append(Finding("E008", Severity.INFO, "; ".join(notes), ", ".join(reports[0].files)))
+        # one sentence a line: the first is the title, the rest stands beside it
+        first, *rest = (note.rstrip(".") for note in notes)
+        files = dict.fromkeys(name for r in reports if r.notes for name in r.files)
+        findings.append(Finding("E008", Severity.INFO, first, ", ".join(files), "; ".join(rest)))
     if best is None or best.drafts is None:
         return [*findings, Finding("E001", Severity.BLOCKED, f"run {run.name!r}: its files hold no acceptance counts",
                                    ", ".join(f for r in reports for f in r.files),
