@@ -194,6 +194,11 @@ class Case:
         program = self.file.program
         return resolve.configured(self.draft.arch, self.layers, self.target_type, runs, program, self.aux)
 
+    @property
+    def plainest(self) -> Reading | None:
+        """The reading of the program the checkpoint looks like, None when it has none."""
+        return resolve.plainest(self.draft.arch, self.layers)
+
     @cached_property
     def everyone(self) -> dict[str, Interpretation]:
         """How each known engine and version would serve this checkpoint as its config stands."""
@@ -205,7 +210,7 @@ class Case:
         ways = (self.configured, self.attempt("trained"), *self.everyone.values())
         starts = [way.reading for way in ways if way and way.reading]
         if self.configured.reading is None and not self.configured.refused:
-            starts += [r for r in [resolve.plainest(self.draft.arch, self.layers)] if r]
+            starts += [self.plainest] if self.plainest else []
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
         file = self.out / "search.json"

@@ -419,3 +419,22 @@ def test_a_key_that_changes_nothing_is_said_to(tmp_path):
     found = [f for f in open_case(file).findings("weights") if f.code == "C003"]
     assert [f.severity for f in found] == [Severity.INFO]
     assert "[parity]" in found[0].title
+
+
+def test_q_proj_is_explained_where_nobody_is_known_to_run_the_draft(tmp_path):
+    file = tiny.write_case(tmp_path, tiny.TOML + '[training]\nprogram = "own"\n')
+
+    def half(tensors):
+        return tensors.update(
+            {
+                k: v[:, : tiny.H]
+                for k, v in tensors.items()
+                if k.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+            }
+        )
+
+    tiny.edit(tmp_path / "draft" / "model.safetensors", half)
+    by_code = {f.code: f for f in open_case(file).findings("forward")}
+    assert by_code["F008"].severity == Severity.BLOCKED
+    assert by_code["F001"].severity == Severity.FAIL
+    assert "2H" in by_code["F001"].remedy

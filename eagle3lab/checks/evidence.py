@@ -29,6 +29,10 @@ class Evidence(Protocol):
         """What the chosen run makes of it."""
 
     @property
+    def plainest(self) -> Reading | None:
+        """The reading of the program the checkpoint looks like, None when it has none."""
+
+    @property
     def scan(self) -> ScanResult:
         """What the search found."""
 

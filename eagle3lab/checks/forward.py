@@ -51,23 +51,26 @@ def check(case: Evidence) -> list[Finding]:
 
 
 def _traced(case: Evidence) -> list[Finding]:
-    reading = case.configured.reading
-    if reading is None and not case.configured.refused:
-        return [Finding("F008", Severity.BLOCKED, f"how the draft is run is not known: {case.configured.source}", "case.toml",
-                        evidence="the search still finds what fits",
-                        remedy="name a [[serving]] run of a known engine, or [training] program")]  # fmt: skip
-    if reading is None:
+    reading, findings = case.configured.reading, []
+    if reading is None and case.configured.refused:
         return [Finding("F008", Severity.FAIL, f"{case.configured.program} would not run this checkpoint: {reason}",
                         "config.json", measured=f"ids {list(case.configured.ids)} ({case.configured.source})",
-                        expected="a runnable configuration", evidence="the engine's own rules (docs/readings.md)",
+                        expected="a runnable configuration", evidence="the program's own rules (docs/readings.md)",
                         remedy="mend the ids first") for reason in case.configured.refused]  # fmt: skip
+    if reading is None:
+        findings = [Finding("F008", Severity.BLOCKED, f"how the draft is run is not known: {case.configured.source}", "case.toml",
+                            evidence="the search still finds what fits",
+                            remedy="name a [[serving]] run of a known engine, or [training] program")]  # fmt: skip
+        reading = case.plainest  # shapes hardly depend on conventions
+    if reading is None:
+        return findings
     try:
         operations = trace(case.draft, reading, 1)
     except BadShape as error:
-        return [Finding("F001", Severity.FAIL, f"{error.operation}: the widths do not fit", error.operation, error.found,
+        return [*findings, Finding("F001", Severity.FAIL, f"{error.operation}: the widths do not fit", error.operation, error.found,
                         error.expected, "shape trace from headers",
                         "; ".join(f"{i}. {cause}" for i, cause in enumerate(error.hypotheses, 1)))]  # fmt: skip
-    return [Finding("F001", Severity.PASS, f"all {len(operations)} operations of a draft step fit", "shape trace",
+    return [*findings, Finding("F001", Severity.PASS, f"all {len(operations)} operations of a draft step fit", "shape trace",
                     evidence="headers only")]  # fmt: skip
 
 

@@ -80,8 +80,8 @@ def readings(case: Case) -> dict[str, Reading | None]:
 
 
 def reading_of(case: Case) -> Reading:
-    """The configured reading; the fitted one where nobody configured any."""
-    return case.configured.reading or case.fitted
+    """The configured reading; where there is none, that of the program the checkpoint looks like."""
+    return case.configured.reading or case.plainest or case.fitted
 
 
 def rows_of(case: Case, name: str = "") -> int:
