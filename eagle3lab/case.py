@@ -20,7 +20,8 @@ from eagle3lab.draft import Draft
 from eagle3lab.errors import BadCase, Blocked, LabError
 from eagle3lab.model import Model
 from eagle3lab.options import boundaries, usable_device
-from eagle3lab.reading import FINAL, Aux, Reading
+from eagle3lab.reading import Aux, Reading
+from eagle3lab.recordings import Known
 from eagle3lab.records import Finding, Interpretation, Sample, ScanResult
 from eagle3lab.samples import Samples
 from eagle3lab.search import search
@@ -147,8 +148,15 @@ class Case:
         if self.file.samples is None:
             raise Blocked(f"{self.file.path.name}: no [samples] table; recorded hidden states answer this question")
         target, draft = self.attempt("target"), self.attempt("draft")
-        vocab = target.vocab if target else draft.arch.vocab if draft else None
-        return Samples(self.file.samples, self.root, self.file.exclude, self.layers, vocab)
+        known = Known(
+            layers=self.layers,
+            hidden=target.hidden if target else draft.arch.target_hidden if draft else None,
+            vocab=target.vocab if target else draft.arch.vocab if draft else None,
+            boundaries=self.file.boundaries,
+            final=self.file.final,
+            access=self.file.access,
+        )
+        return Samples(self.file.samples, self.root, self.file.exclude, known)
 
     def sample(self, name: str = "") -> Sample:
         """Sample ``name``, the first of the headline when ``""``."""
@@ -214,10 +222,12 @@ class Case:
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
         file = self.out / "search.json"
-        key = scancache.fingerprint(self.file, starts)
+        key = scancache.fingerprint(self.file, starts, [self.samples.file(name) for name in self.samples.headline])
         found = scancache.load(file, key) if self.remembers else None
         if found is None:
-            used = self._searched()
+            configured = self.configured.reading
+            wanted = {b for b in configured.aux if isinstance(b, int)} if configured else set()
+            used = self.samples.searchable(self.draft.arch.target_hidden, wanted)
             found = search(self.model, used, starts, self.progress)
             if left := len(self.samples.headline) - len(used):
                 words = f"{left} headline samples are left out: S001, S002, S008 and S010 say why"
@@ -226,23 +236,9 @@ class Case:
                 scancache.save(file, key, found)
         return found
 
-    def _searched(self) -> list[Sample]:
-        """The headline samples that the search can use: one that differs would stop it, or mislead it, for all.
-
-        S002 names those with NaN, S008 those of another width, S010 those without the configured boundaries.
-        """
-        samples = [s for s in map(self.readable, self.samples.headline) if s is not None and s.finite]
-        fitting = [s for s in samples if s.width == self.draft.arch.target_hidden] or samples
-        configured = self.configured.reading
-        wanted = {b for b in configured.aux if b != FINAL} if configured else set()
-        return [s for s in fitting if wanted <= set(s.states)] or fitting
-
     def readable(self, name: str) -> Sample | None:
         """The sample, None when its file is faulty: the samples' own check says why."""
-        try:
-            return self.samples[name]
-        except LabError:
-            return None
+        return self.samples.readable(name)
 
     @property
     def fitted(self) -> Reading:

@@ -15,7 +15,7 @@ _TEXT, _LIST, _NUMBER, _COUNT = "text", "a list", "a number", "a whole number"
 TABLES: dict[str, dict[str, str]] = {
     "draft": {"path": _TEXT},
     "target": {"path": _TEXT},
-    "samples": {"path": _TEXT, "exclude": _LIST, "boundaries": _LIST, "final": _TEXT},
+    "samples": {"path": _TEXT, "exclude": _LIST, "boundaries": _LIST, "final": _TEXT, "access": _TEXT},
     "training": {"program": _TEXT, "accuracy": _LIST},
     "scan": {"path": _TEXT},
     "parity": {"path": _TEXT},
@@ -40,6 +40,9 @@ class CaseFile:
         target: folder of the target, None when not given.
         samples: folder, file or glob, None when not given.
         exclude: name patterns left out of the headline.
+        boundaries: of each recorded state in the dump's order, () when the dump says.
+        final: form of the last state, ``""`` when the dump says.
+        access: how dumps are read, ``mmap`` or ``pread``.
         program: the trainer's name, ``""`` when not given.
         accuracy: training's accuracy per step, () when not given.
         runs: serving runs in order.
@@ -52,6 +55,9 @@ class CaseFile:
     target: Path | None = None
     samples: Path | None = None
     exclude: tuple[str, ...] = ()
+    boundaries: tuple[int, ...] = ()
+    final: str = ""
+    access: str = "mmap"
     program: str = ""
     accuracy: tuple[float, ...] = ()
     runs: tuple[ServingRun, ...] = ()
@@ -117,12 +123,14 @@ def read_case(file: Path) -> CaseFile:
         target=root / content["target"]["path"] if "target" in content else None,
         samples=root / samples["path"] if samples else None,
         exclude=tuple(samples.get("exclude", ())),
+        boundaries=tuple(samples.get("boundaries", ())),
+        final=samples.get("final", ""),
+        access=samples.get("access", "mmap"),
         program=training.get("program", ""),
         accuracy=tuple(float(a) for a in training.get("accuracy", ())),
         runs=runs,
-        extra={"[scan]": content.get("scan"), "[parity]": content.get("parity"),
-               "[samples] boundaries": samples.get("boundaries"), "[samples] final": samples.get("final")},
-    )  # fmt: skip
+        extra={"[scan]": content.get("scan"), "[parity]": content.get("parity")},
+    )
 
 
 def _table_faults(content: Mapping[str, Any]) -> list[str]:
@@ -163,6 +171,8 @@ def _sample_faults(table: Any) -> list[str]:
         faults.append(f"[samples] boundaries: found {held!r}, expected boundaries, e.g. [0, 15, 27, 30]")
     if table.get("final", "none") not in ("pre", "post", "none"):
         faults.append(f"[samples] final: found {table['final']!r}, expected 'pre' or 'post' the final norm, or 'none'")
+    if table.get("access", "mmap") not in ("mmap", "pread"):
+        faults.append(f"[samples] access: found {table['access']!r}, expected 'mmap' or 'pread'")
     return faults
 
 

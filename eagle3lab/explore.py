@@ -100,7 +100,7 @@ def draft_ids(case: Case, interactive: bool) -> None:
 
 def states(case: Case, interactive: bool, sample: str = "") -> None:
     """RMS of the states and cosines of one sample (notebook 03)."""
-    names = list(case.samples)
+    names = case.samples.looked_at
 
     def draw(sample: str) -> list[Any]:
         spans = case.sample(sample).spans
@@ -154,7 +154,7 @@ def predictions(case: Case, interactive: bool, sample: str = "", steps: int = 0,
     def draw(sample: str, step: int, position: int) -> list[Any]:
         return [tables.predictions(views.predictions(case, sample, step, position, count))]
 
-    explore(draw, interactive, sample=(list(case.samples), one.name), step=(list(range(steps or case.steps)), 0),
+    explore(draw, interactive, sample=(case.samples.looked_at, one.name), step=(list(range(steps or case.steps)), 0),
             position=(range(last + 1), 0))  # fmt: skip
 
 
@@ -170,7 +170,7 @@ def strip(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> No
                   f"{found.counts.rounds} rounds, K={found.steps}"  # fmt: skip
         return [tables.token_strip(**views.strip(case, sample, steps, chosen), caption=caption)]
 
-    explore(draw, interactive, sample=(list(case.samples), case.sample(sample).name), reading=(choices, "fitted"))
+    explore(draw, interactive, sample=(case.samples.looked_at, case.sample(sample).name), reading=(choices, "fitted"))
 
 
 def gain(case: Case, interactive: bool) -> None:

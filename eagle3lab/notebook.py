@@ -94,7 +94,7 @@ class Session:
         file = self.case.file
         paths = [file.path, file.draft, *([file.target] if file.target else [])]
         if file.samples is not None:
-            paths += [self.case.samples.file(name) for name in self.case.samples]
+            paths += [self.case.samples.file(name) for name in self.case.samples.looked_at]
         for run in file.runs:
             paths += [file.root / name for name in (run.log, *run.metrics, run.responses) if name]
         return paths

@@ -151,6 +151,23 @@ class Interpretation:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Distribution:
+    """Recorded probabilities of the target, for writers that keep them instead of a final state.
+
+    Attributes:
+        probs: [R, k], row j for position ``first`` + j: the target's distribution of the token after that position.
+        tokens: int [k], or [R, k] where each row lists its own: target token ids of the columns.
+        first: position of row 0.
+        covered: bool [R]: whether the target's own choice lies in the draft vocabulary, None when not recorded.
+    """
+
+    probs: Tensor
+    tokens: Tensor
+    first: int = 0
+    covered: Tensor | None = None
+
+
 @dataclass
 class Sample:
     """One recorded conversation.
@@ -166,6 +183,10 @@ class Sample:
         last: L, the boundary that is the last residual, when known.
         origin: free text about where it came from.
         unused: keys of the file that the format does not know.
+        writer: kind of file it was read from (`FileKind.name`), ``lab`` for the lab's own.
+        notes: what was done to it on reading, or must be known about it.
+        assumed: what the file does not say and the writer's default decided.
+        distribution: the target's recorded probabilities, None for almost all writers.
     """
 
     name: str
@@ -178,6 +199,10 @@ class Sample:
     last: int | None = None
     origin: str = ""
     unused: tuple[str, ...] = ()
+    writer: str = "lab"
+    notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    distribution: Distribution | None = None
 
     @property
     def length(self) -> int:

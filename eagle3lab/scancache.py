@@ -17,19 +17,15 @@ from eagle3lab.records import Candidate, Interval, ScanResult
 SCHEMA = 1
 
 
-def fingerprint(case: CaseFile, starts: Sequence[Reading]) -> str:
+def fingerprint(case: CaseFile, starts: Sequence[Reading], samples: Sequence[Path]) -> str:
     """A hash over everything the search depends on: starts, sizes and times of the files, the lab's own code."""
     digest = hashlib.sha256()
     package = Path(__file__).parent
-    listing = [*package.glob("*.py"), *_files(case.draft), *_files(case.target)]
-    if case.samples is not None:
-        listing += (
-            _files(case.samples) if case.samples.exists() else sorted(case.samples.parent.glob(case.samples.name))
-        )
-    for file in listing:
+    for file in [*sorted(package.rglob("*.py")), *_files(case.draft), *_files(case.target), *dict.fromkeys(samples)]:
         stat = file.stat()
         digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    digest.update("\n".join([*(r.to_json() for r in starts), *case.exclude]).encode())
+    said = (case.exclude, case.boundaries, case.final)
+    digest.update("\n".join([*(r.to_json() for r in starts), repr(said)]).encode())
     return digest.hexdigest()
 
 

@@ -56,7 +56,7 @@ def survey(samples: Samples, target: Target | None, names: list[str] | None = No
     """Reads every sample once, one in memory at a time."""
     out = Survey()
     sums: dict[tuple[int, int], tuple[float, int]] = {}
-    for name in names if names is not None else samples:
+    for name in names if names is not None else samples.looked_at:
         try:
             sample = samples[name]
         except LabError as error:

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "eagle3lab"
 
 FLOORS = (
     *("errors", "reading", "records", "counts", "tensors", "vocab", "rope", "norms", "attention", "stats"),
-    *("casefile", "options", "dialects", "target", "draft", "samples"),
+    *("casefile", "options", "listing", "recordings", "dialects", "target", "draft", "samples"),
     *(
         "trace",
         "model",

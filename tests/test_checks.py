@@ -195,13 +195,13 @@ def test_a_fault_of_the_recording_gives_its_finding(folder, name):
 def test_s001_names_the_file_and_spells_out_ten(folder):
     for i in range(14):
         tiny.pointer(folder / "samples" / f"bad_{i:02}.safetensors")
-    (folder / "samples" / "dump.pt").write_bytes(b"")
+    (folder / "samples" / "dump.npz").write_bytes(b"")
     bad = found(folder, "samples", "S001")
     assert [f.severity for f in bad] == [FAIL] * 11 + [WARN]
     assert bad[0].where == "bad_00.safetensors"
     assert "git lfs pull" in bad[0].measured
     assert bad[10].measured == "14 of 16"
-    assert bad[11].measured == "dump.pt"
+    assert bad[11].measured == "dump.npz"
 
 
 def test_s005_says_which_share_is_the_targets_own_choice(folder):

@@ -9,6 +9,7 @@ import tiny
 import torch
 
 from eagle3lab.errors import BadFile
+from eagle3lab.recordings import Known
 from eagle3lab.samples import Samples, read_sample, reply_rows
 
 
@@ -19,13 +20,13 @@ def file(tmp_path: Path) -> Path:
 
 def refused(file: Path, **known: int) -> str:
     with pytest.raises(BadFile) as caught:
-        read_sample(file, file.parents[1], **known)
+        read_sample(file, file.parents[1], Known(**known))
     assert file.name in str(caught.value)
     return str(caught.value)
 
 
 def test_a_sample_is_read_with_its_states_mapped(file):
-    sample = read_sample(file, file.parents[1], last=8, vocab=64)
+    sample = read_sample(file, file.parents[1], Known(layers=8, vocab=64))
     assert (sample.name, sample.path) == ("one", "samples/one.safetensors")
     assert (sample.length, sample.width, sample.boundaries) == (40, 16, (0, 2, 4, 5, 8))
     assert (sample.last, sample.final, sample.final_norm, sample.unused) == (8, None, "none", ())
@@ -76,18 +77,20 @@ def test_all_faults_are_one_error(file):
 def test_a_file_of_another_format_is_said_to_be_one(file):
     from safetensors.torch import save_file
 
-    save_file({"hidden_states": torch.ones(3, 4)}, file)
+    save_file({"hidden": torch.ones(3, 4)}, file, metadata={"format": "pt"})
     text = refused(file)
     assert "expected 'eagle3lab-sample/1'" in text
-    assert "found hidden_states" in text
+    assert "found hidden" in text
+    save_file({"latents": torch.ones(3, 4)}, file)
+    assert "holds latents: no known kind of recording" in refused(file)
     assert "'final_norm' is 'maybe'" in refused(tiny.write_sample(file, tiny.sample_tensors(), final_norm="maybe"))
 
 
 def test_tokens_and_boundaries_that_the_target_lacks(file):
     tiny.edit(file, lambda t: t["input_ids"].__setitem__(3, 64))
     assert "holds [64], outside the vocabulary of 64" in refused(file, vocab=64)
-    assert read_sample(file, file.parent, vocab=65).length == 40
-    text = refused(file, last=4, vocab=65)
+    assert read_sample(file, file.parent, Known(vocab=65)).length == 40
+    text = refused(file, layers=4, vocab=65)
     assert "boundaries [5, 8] lie above 4" in text
 
 
@@ -132,18 +135,22 @@ def test_what_is_no_folder_of_samples(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(BadFile, match="an empty folder"):
         Samples(tmp_path / "x", tmp_path)
-    (tmp_path / "x" / "a.pt").write_bytes(b"")
-    with pytest.raises(BadFile, match=r"found a\.pt; expected samples as \*\.safetensors"):
+    (tmp_path / "x" / "a.npz").write_bytes(b"")
+    with pytest.raises(BadFile, match=r"found a\.npz; expected recorded samples"):
         Samples(tmp_path / "x", tmp_path)
 
 
 def test_recordings_of_other_programs_are_not_passed_over_in_silence(file):
-    for name in ("a.pt", "b.npz", "index.json"):
+    for name in ("a.arrow", "b.npz", "index.json"):
         (file.parent / name).write_bytes(b"")
-    assert Samples(file.parent, file.parent).passed_over == ("a.pt", "b.npz")
+    samples = Samples(file.parent, file.parent)
+    assert samples.listing.others == ("a.arrow", "b.npz")
+    assert list(samples) == ["one"]
 
 
-def test_two_files_of_one_name_are_refused(file):
-    tiny.write_sample(file.with_suffix(".backup"), tiny.sample_tensors())
-    with pytest.raises(BadFile, match="namesake"):
-        Samples(file.parent / "one*", file.parent)
+def test_two_files_of_one_name_are_told_apart_by_their_folders(file):
+    other = tiny.write_sample(file.parent / "more" / "one.safetensors", tiny.sample_tensors(12))
+    samples = Samples(file.parent, file.parent)
+    assert list(samples) == ["more/one", "one"]
+    assert samples.file("more/one") == other
+    assert samples.listing.repeated == ("one",)

@@ -61,11 +61,11 @@ def _readable(found: Survey, samples: Samples) -> list[Finding]:
             ", ".join(list(found.unreadable)[MOST : 2 * MOST]), f"{len(found.unreadable)} of {len(samples)}",
             "sound samples", "every file was opened", "record them again, or name other samples in case.toml",
         ))  # fmt: skip
-    if samples.passed_over:
+    if others := samples.listing.others:
         findings.append(Finding(
-            "S001", Severity.WARN, f"{len(samples.passed_over)} files of the folder are not in the lab's format and not used",
-            samples.path.name, ", ".join(samples.passed_over[:MOST]), "samples as *.safetensors", "the folder's listing",
-            "convert them (docs/formats.md), or move them elsewhere",
+            "S001", Severity.WARN, f"{len(others)} files of the folder are in a form that no reader knows and are not used",
+            samples.path.name, ", ".join(others[:MOST]), "recorded samples (docs/formats.md)", "the folder's listing",
+            "convert them, or move them elsewhere",
         ))  # fmt: skip
     findings += [
         Finding("S001", Severity.WARN, f"sample {name} holds keys that the format does not know: they are not used", name,
@@ -73,7 +73,9 @@ def _readable(found: Survey, samples: Samples) -> list[Finding]:
                 "rename them if they were meant as states: h.K, K a boundary")
         for name, keys in found.unused.items()
     ]  # fmt: skip
-    return findings or [Finding("S001", Severity.PASS, f"all {len(samples)} samples can be read", samples.path.name)]
+    return findings or [
+        Finding("S001", Severity.PASS, f"all {len(samples.looked_at)} samples can be read", samples.path.name)
+    ]
 
 
 def _finite(found: Survey) -> list[Finding]:

@@ -32,7 +32,7 @@ def findings(case: Opened, stages: Sequence[str] = ()) -> list[Finding]:
 def _weights(case: Opened) -> list[Finding]:
     longest = None
     if case.attempt("samples") is not None:
-        longest = max((s.length for s in map(case.readable, case.samples) if s is not None), default=None)
+        longest = max((s.length for s in map(case.readable, case.samples.looked_at) if s is not None), default=None)
     return weights.check(case.draft, longest, case.stats)
 
 
@@ -41,7 +41,7 @@ def _vocab(case: Opened) -> list[Finding]:
 
 
 def _samples(case: Opened) -> list[Finding]:
-    names = [n for n in case.samples if n not in case.survey.unreadable]
+    names = [n for n in case.samples.looked_at if n not in case.survey.unreadable]
     claimed = case.samples[names[0]].final_norm if names else "none"
     return samples.check(case.survey, case.samples, case.attempt("draft"), case.attempt("target"), claimed)
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from eagle3lab.counts import EngineReport, ServingRun
-from eagle3lab.dialects import eagle, sglang, specforge, speculators, vllm
+from eagle3lab.dialects import eagle, lab, sglang, specforge, speculators, vllm
+from eagle3lab.dialects.specforge import dumps as specforge_dumps
+from eagle3lab.recordings import Reader
 from eagle3lab.records import Architecture, Interpretation
 
 
@@ -49,6 +51,9 @@ TRAINERS: dict[str, Trainer] = {m.NAME: m for m in (speculators, specforge, eagl
 """In the order in which they are asked to recognise a checkpoint."""
 
 ENGINES: dict[str, Engine] = {m.NAME: m for m in (vllm, sglang)}
+
+READERS: tuple[Reader, ...] = tuple(reader for module in (lab, specforge_dumps) for reader in module.READERS)
+"""Of every kind of recording, in the order in which they are asked whether a file is theirs."""
 
 
 def program_of(config: Mapping[str, Any], names: Iterable[str]) -> str:

@@ -13,8 +13,15 @@ from eagle3lab.checks.vocab import lost_tokens
 from eagle3lab.errors import LabError
 from eagle3lab.reading import Reading
 from eagle3lab.records import Sample
+from eagle3lab.samples import Samples
 from eagle3lab.stats import cosine, histogram
 from eagle3lab.vocab import VocabMap, ceiling
+
+
+def _counted(samples: Samples) -> str:
+    """How many samples there are, and how many of them are read."""
+    words = f"{len(samples)} samples, {len(samples.headline)} in the headline"
+    return f"{words}, evenly spread over {len(samples.headline) + samples.left_out}" if samples.left_out else words
 
 
 def provenance(case: Case) -> list[tuple[str, str]]:
@@ -31,7 +38,7 @@ def provenance(case: Case) -> list[tuple[str, str]]:
         shape = f"{case.target.layers} blocks, Ht {case.target.hidden}"
         rows.append(("target", f"{case.file.target.name}: {case.target.model_type}, {shape}, {held}"))
     if case.file.samples is not None:
-        rows.append(("samples", f"{len(case.samples)} files, {len(case.samples.headline)} in the headline"))
+        rows.append(("samples", _counted(case.samples)))
     if case.run:
         rows.append(
             (
@@ -171,7 +178,7 @@ def readable(case: Case, name: str) -> Sample | None:
 def sample_rows(case: Case) -> list[dict[str, Any]]:
     """What each sample holds."""
     rows = []
-    for name in case.samples:
+    for name in case.samples.looked_at:
         sample = readable(case, name)
         if sample is None:
             continue
