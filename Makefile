@@ -5,6 +5,7 @@ CASE = data/demo/case.toml
 OUT = reports
 OLDEST := 3.11.0
 TORCH := 2.13.0
+WORKERS ?= 2
 
 VENV := .venv
 READY := $(VENV)/.ready
@@ -45,7 +46,7 @@ report: $(READY) ## run all notebooks on CASE and write the pages to OUT (report
 	$(PY) -m eagle3lab report $(CASE) -o $(OUT)
 
 test: $(READY) ## run the tests (without the long ones)
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	$(PY) -m jupyterlab notebooks

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eagle3lab import hubcache
 from eagle3lab.counts import ServingRun
 from eagle3lab.errors import BadCase
 
@@ -18,7 +20,7 @@ TABLES: dict[str, dict[str, str]] = {
     "samples": {"path": _TEXT, "exclude": _LIST, "boundaries": _LIST, "final": _TEXT, "access": _TEXT},
     "training": {"program": _TEXT, "accuracy": _LIST},
     "scan": {"path": _TEXT},
-    "parity": {"path": _TEXT},
+    "parity": {"path": _TEXT, "sample": _TEXT},
 }
 """Tables and their keys; ``[[serving]]`` is apart."""
 
@@ -36,8 +38,8 @@ class CaseFile:
     Attributes:
         path: the file.
         title: shown on every page.
-        draft: folder of the draft.
-        target: folder of the target, None when not given.
+        draft: folder or GGUF of the draft; an id stands for its snapshot in the local Hugging Face cache.
+        target: folder or GGUF of the target likewise, None when not given.
         samples: folder, file or glob, None when not given.
         exclude: name patterns left out of the headline.
         boundaries: of each recorded state in the dump's order, () when the dump says.
@@ -46,6 +48,8 @@ class CaseFile:
         program: the trainer's name, ``""`` when not given.
         accuracy: training's accuracy per step, () when not given.
         runs: serving runs in order.
+        parity: intermediate states that another program recorded, None when not given.
+        parity_sample: the sample they were recorded on, ``""`` when the file says.
         extra: what is kept for later versions, by its place in the file (``[scan]``, ``[samples] final`` …).
     """
 
@@ -61,12 +65,18 @@ class CaseFile:
     program: str = ""
     accuracy: tuple[float, ...] = ()
     runs: tuple[ServingRun, ...] = ()
+    parity: Path | None = None
+    parity_sample: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
         """The folder that paths are relative to."""
         return self.path.parent
+
+
+DUMP = ("path", "boundaries")
+"""Keys of a run's ``dump``."""
 
 
 def find_case(path: str | Path) -> tuple[Path, str]:
@@ -84,8 +94,8 @@ def find_case(path: str | Path) -> tuple[Path, str]:
         (Path(__file__).parents[1] / given, "beside the notebooks"),
     ]  # fmt: skip
     for place, words in places:
-        file = place / "case.toml" if place.is_dir() else place
-        if file.is_file():
+        file = place / "case.toml" if os.path.isdir(place) else place  # noqa: PTH112 (False for a name too long)
+        if os.path.isfile(file):  # noqa: PTH113 (likewise)
             return file, words
     raise BadCase(
         given,
@@ -100,7 +110,7 @@ def read_case(file: Path) -> CaseFile:
         BadCase: every unknown key, wrong type and missing path, all at once.
     """
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCase(file, f"not TOML: {error}; correct that line, or save the file as UTF-8") from error
     except OSError as error:
@@ -119,8 +129,8 @@ def read_case(file: Path) -> CaseFile:
     return CaseFile(
         path=file,
         title=str(content.get("title", root.name)),
-        draft=root / draft["path"],
-        target=root / content["target"]["path"] if "target" in content else None,
+        draft=hubcache.local(root, draft["path"]) or root / draft["path"],
+        target=hubcache.local(root, content["target"]["path"]) if "target" in content else None,
         samples=root / samples["path"] if samples else None,
         exclude=tuple(samples.get("exclude", ())),
         boundaries=tuple(samples.get("boundaries", ())),
@@ -129,7 +139,9 @@ def read_case(file: Path) -> CaseFile:
         program=training.get("program", ""),
         accuracy=tuple(float(a) for a in training.get("accuracy", ())),
         runs=runs,
-        extra={"[scan]": content.get("scan"), "[parity]": content.get("parity")},
+        parity=root / content["parity"]["path"] if "parity" in content else None,
+        parity_sample=content.get("parity", {}).get("sample", ""),
+        extra={"[scan]": content.get("scan")},
     )
 
 
@@ -196,9 +208,24 @@ def _serving_faults(runs: Any) -> list[str]:
         ]
         if isinstance(run.get("steps"), int) and run["steps"] < 0:
             faults.append(f"{where} steps: {run['steps']} is below 0 (0 is a run without speculation)")
+        faults += _dump_faults(where, run.get("dump"))
         names.append(run.get("name", f"run {i + 1}"))
     twice = sorted({n for n in names if names.count(n) > 1}, key=str)
     return faults + [f"[[serving]] name {name!r} is used twice; notebooks choose runs by name" for name in twice]
+
+
+def _dump_faults(where: str, dump: Any) -> list[str]:
+    if not isinstance(dump, dict):
+        return []  # of the wrong type: said with the other keys
+    faults = [f"{where} dump: unknown key {key!r}; known: path, boundaries" for key in dump if key not in DUMP]
+    if not isinstance(dump.get("path"), str):
+        faults.append(f'{where} dump: expected path = "…", a folder or file of the engine\'s states')
+    held = dump.get("boundaries", [])
+    if not isinstance(held, list) or not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in held):
+        faults.append(
+            f"{where} dump boundaries: found {held!r}, expected boundaries in the dump's order, e.g. [0, 15, 27]"
+        )
+    return faults
 
 
 def _key_faults(where: str, table: Mapping[str, Any], keys: Mapping[str, str]) -> list[str]:
@@ -224,13 +251,13 @@ def _run(number: int, table: Mapping[str, Any]) -> ServingRun:
 
 def _missing(root: Path, content: Mapping[str, Any], runs: tuple[ServingRun, ...]) -> list[str]:
     faults = [
-        f"[{name}] path: {content[name]['path']!r} is not there; expected a folder relative to the case's folder"
+        f"[{name}] path: {hubcache.missing(content[name]['path'])}"
         for name in ("draft", "target")
-        if name in content and not (root / content[name]["path"]).exists()
+        if name in content and hubcache.local(root, content[name]["path"]) is None
     ]
     for run in runs:
         files = [("log", run.log), *(("metrics", m) for m in run.metrics), ("responses", run.responses),
                  ("dump", run.dump.get("path"))]  # fmt: skip
         faults += [f"[[serving]] {run.name!r} {key}: {file!r} is not there" for key, file in files
-                   if file and not (root / file).exists()]  # fmt: skip
+                   if file and not os.path.exists(root / file)]  # noqa: PTH110  # fmt: skip
     return faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,20 @@ def _rates(hits: tuple[int, ...], of: tuple[int, ...]) -> tuple[float, ...]:
     return tuple(h / n if n else float("nan") for h, n in zip(hits, of, strict=True))
 
 
+class Flaw(enum.StrEnum):
+    """What is wrong with an engine's file as evidence."""
+
+    SIMULATED = "simulated"
+    FOREIGN = "of another engine"
+    SILENT = "without a speculative line"
+    SERVERS = "of several servers"
+    CHANGES = "with K changing"
+    CUT = "cut"
+    NAN = "not a number"
+    SETTINGS = "off by one"
+    DISAGREES = "contradicting itself"
+
+
 @dataclass(frozen=True)
 class RequestReport:
     """What the engine said of one request.
@@ -122,6 +137,11 @@ class EngineReport:
         throughput: generation tokens/s as printed by the engine (busy intervals), empty when not said.
         notes: what the numbers leave out, in words.
         reported_length: the engine's own printed mean accept length, bonus included, where it gave no counts.
+        output: tokens that came out of the requests, None when not said.
+        answered: requests that they came out of, None when not said; the prefill of each gives one token.
+        lengths: each request's own accept length, bonus included, empty when not said.
+        mean_of_means: the plain mean over requests that the file itself gives, None when it gives none.
+        flaws: what is wrong with the files as evidence, each with its sentence.
     """
 
     engine: str
@@ -138,6 +158,11 @@ class EngineReport:
     throughput: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     reported_length: float | None = None
+    output: int | None = None
+    answered: int | None = None
+    lengths: tuple[float, ...] = ()
+    mean_of_means: float | None = None
+    flaws: tuple[tuple[Flaw, str], ...] = ()
 
     @property
     def accept_length(self) -> float | None:
@@ -148,6 +173,13 @@ class EngineReport:
     def cumulative(self) -> tuple[float, ...]:
         """Per-position acceptance, cumulative, or () when not said."""
         return tuple(n / self.drafts for n in self.per_position) if self.drafts else ()
+
+    @property
+    def conditional(self) -> tuple[float, ...]:
+        """Per-position acceptance given that the position before was accepted, or () when not said."""
+        if not self.drafts or not self.per_position:
+            return ()
+        return _rates(self.per_position, (self.drafts, *self.per_position[:-1]))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ class Distribution:
         probs: [R, k], row j for position ``first`` + j: the target's distribution of the token after that position.
         tokens: int [k], or [R, k] where each row lists its own: target token ids of the columns.
         first: position of row 0.
-        covered: bool [R]: whether the target's own choice lies in the draft vocabulary, None when not recorded.
+        covered: bool [R]: rows that training supervised and whose target choice lies in the draft vocabulary; None when
+            not recorded.
     """
 
     probs: Tensor
@@ -241,53 +242,3 @@ class Interval:
     high: float
     n: int
     method: str = ""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One reading that reached the search's last round, with its score on all rows.
-
-    Attributes:
-        reading: the reading.
-        accuracy: step-0 accuracy with its interval.
-        behind: accuracy of the best minus this one's, paired on the same rows.
-        loglik: mean log-likelihood of the recorded tokens, nats.
-    """
-
-    reading: Reading
-    accuracy: Interval
-    behind: Interval
-    loglik: float
-
-
-@dataclass(frozen=True)
-class ScanResult:
-    """What a search over readings found.
-
-    Attributes:
-        fitted: the best reading.
-        ties: readings that the rows cannot tell from the best one (paired interval holds 0).
-        margin: accuracy of the best minus that of the best reading that is not a tie, paired.
-        ranking: every candidate that reached the last round, best first, all on the same rows.
-        path: each accepted change as (field, from, to, gain), in order.
-        undetermined: fields of the reading on which the ties differ, or that cannot be seen at all.
-        tried: number of readings tried.
-        matrix: accuracy by (slot, boundary) with the other slots as fitted.
-        matrix_rows: rows behind each cell of ``matrix``.
-        evidence: rows and samples used, in words.
-        fits: False when even the best predicts no better than ``floor``.
-        floor: accuracy that a draft fed shuffled states reaches on the same rows.
-    """
-
-    fitted: Reading
-    ties: tuple[Reading, ...]
-    margin: Interval
-    ranking: tuple[Candidate, ...]
-    path: tuple[tuple[str, str, str, float], ...]
-    undetermined: tuple[str, ...]
-    tried: int
-    matrix: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    matrix_rows: int = 0
-    evidence: str = ""
-    fits: bool = True
-    floor: float = 0.0

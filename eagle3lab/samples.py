@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from eagle3lab.dialects import READERS
+from eagle3lab.dialects.recorded import reader_of, unusable
 from eagle3lab.errors import BadFile, Blocked, LabError
-from eagle3lab.listing import list_samples
+from eagle3lab.listing import list_samples, suffix_of
 from eagle3lab.reading import Aux
-from eagle3lab.recordings import Content, Known, Reader
+from eagle3lab.recordings import Content, Known
 from eagle3lab.recordings.checked import to_sample
 from eagle3lab.records import Sample
 
@@ -101,16 +101,16 @@ class Samples(Mapping[str, Sample]):
             self._opened = (file, Content(file, self.known.access))
         return self._opened[1]
 
-    def _count(self, file: Path) -> int:
-        """How many samples a file holds; 1 where it cannot be told, and reading says why."""
+    def _count(self, file: Path) -> int | None:
+        """How many samples a file holds, see `list_samples`."""
         if file.suffix == ".gz":
-            return 1
+            return None
         try:
             content = self._content(file)
             reader = reader_of(content)
+            return reader.count(content) if reader and reader.count else None if reader else 0
         except BadFile:
-            return 1
-        return max(reader.count(content), 1) if reader else 1
+            return 0
 
 
 def spread(names: Sequence[str], most: int) -> list[str]:
@@ -118,11 +118,6 @@ def spread(names: Sequence[str], most: int) -> list[str]:
     if len(names) <= most:
         return list(names)
     return [names[i * (len(names) - 1) // (most - 1)] for i in range(most)]
-
-
-def reader_of(content: Content) -> Reader | None:
-    """The reader of an opened file's kind, None when no kind has such keys."""
-    return next((reader for reader in READERS if reader.fits(content)), None)
 
 
 def read(content: Content, root: Path, known: Known, name: str, index: int = 0) -> Sample:
@@ -134,9 +129,14 @@ def read(content: Content, root: Path, known: Known, name: str, index: int = 0) 
     file, reader = content.file, reader_of(content)
     if reader is None:
         found = ", ".join(sorted(content.keys)[:12]) or f"a {type(content.value).__name__} without named values"
-        raise BadFile(file, f"holds {found}: no known kind of recording (docs/formats.md lists them all)")
+        kind = unusable(content) or "no known kind of recording"
+        raise BadFile(file, f"holds {found}: {kind} (docs/formats.md lists all that can be read)")
     path = str(file.relative_to(root)) if file.is_relative_to(root) else file.name
-    return to_sample(reader.read(content, index, known), reader.kind, name, path, file, known)
+    recording = reader.read(content, index, known)
+    held = reader.count(content) if reader.count else 1
+    if index == 0 and held > 1 and name == file.name.removesuffix(suffix_of(file.name)):
+        recording.notes.append(f"its file holds {held} conversations and its neighbours one each: the first is read")
+    return to_sample(recording, reader.kind, name, path, file, known)
 
 
 def read_sample(file: Path, root: Path, known: Known | None = None) -> Sample:

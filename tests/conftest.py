@@ -11,12 +11,21 @@ import pytest
 import torch
 
 from eagle3lab import Case, open_case
-from eagle3lab.records import ScanResult
+from eagle3lab.outcome import ScanResult
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
 REPO = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share what takes a minute to make run on one worker: ``make test`` uses two."""
+    for item in items:
+        shared = {"demo_report": "report", "demo_scan": "demo", "demo_case": "demo"}
+        names = [shared[f] for f in getattr(item, "fixturenames", ()) if f in shared]
+        if names:
+            item.add_marker(pytest.mark.xdist_group(min(names, key=["report", "demo"].index)))
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import tiny
 
+from eagle3lab import open_case
 from eagle3lab.casefile import find_case, read_case
-from eagle3lab.errors import BadCase
+from eagle3lab.errors import BadCase, LabError
 
 WHOLE = tiny.TOML + tiny.RUN
 
@@ -70,6 +71,9 @@ FAULTS = {
     "exclude numbers": (WHOLE.replace('"samples"', '"samples"\nexclude = [1]'), "exclude: found [1], expected name"),
     "boundaries in words": (WHOLE.replace('"samples"', '"samples"\nboundaries = ["a"]'), "boundaries: found ['a']"),
     "another final": (WHOLE.replace('"samples"', '"samples"\nfinal = "x"'), "final: found 'x', expected 'pre'"),
+    "dump without a path": (WHOLE + "dump = { boundaries = [2] }\n", "dump: expected path ="),
+    "an unknown key of dump": (WHOLE + 'dump = { path = "samples", ids = [2] }\n', "dump: unknown key 'ids'"),
+    "dump of words": (WHOLE + 'dump = { path = "samples", boundaries = ["a"] }\n', "dump boundaries: found ['a']"),
     "no TOML": ("[draft\n", "not TOML"),
     "no text": (b"\xff\xfe\x00", "not TOML"),
 }  # fmt: skip
@@ -109,3 +113,13 @@ def test_a_folder_called_case_toml_is_none(tmp_path):
     (tmp_path / "case.toml").mkdir()
     with pytest.raises(BadCase, match="no such case"):
         find_case(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["draft", "target", "samples"])
+def test_names_longer_than_a_file_may_have_are_not_there(tmp_path, table):
+    file = tiny.write_case(tmp_path)
+    file.write_text(file.read_text().replace(f'path = "{table}"', f'path = "{"x" * 300}"'))
+    with pytest.raises(LabError, match="xxx"):
+        _ = open_case(file).samples
+    with pytest.raises(BadCase, match="no such case"):
+        open_case("y" * 300)

@@ -191,3 +191,41 @@ def test_a_full_vocabulary_needs_no_draft_vocab_size(tmp_path):
     tensors = tiny.draft_tensors(size=64)
     draft = Draft(tiny.write_folder(tmp_path, tensors, tiny.draft_config(draft_vocab_size=None)))
     assert draft.arch.draft_vocab == 64
+
+
+def configured(folder: Path, **changes) -> Path:
+    tiny.edit_json(folder / "config.json", **changes)
+    return folder
+
+
+def test_more_heads_than_rows_is_a_fault_of_the_config(folder):
+    text = refused(configured(folder, num_attention_heads=1000, num_key_value_heads=None, head_dim=None))
+    assert "key 'num_attention_heads' is 1000, but q_proj has 16 rows" in text
+
+
+@pytest.mark.parametrize("key", ["kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"])
+def test_widths_of_mla_are_numbers(folder, key):
+    assert f"key {key!r} is '2', expected a whole number above 0" in refused(configured(folder, **{key: "2"}))
+
+
+@pytest.mark.parametrize("number", ["3000000", "999999999"])
+def test_a_layer_far_off_is_refused_at_once(folder, number):
+    extra = {f"layers.{number}.self_attn.q_proj.weight": torch.ones(16, 16)}
+    text = refused(change(folder, lambda t: t.update(extra)))
+    assert f"layers 0, {number} are in the file, expected 0, 1, 2 … without a gap" in text
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "01", "9" * 5000, "x", "-1"])
+def test_what_is_no_number_of_a_layer_is_an_unknown_tensor(tmp_path, number):
+    name = f"layers.{number}.self_attn.q_proj.weight"
+    tensors = tiny.draft_tensors() | {name: torch.ones(16, 16)}
+    assert Draft(tiny.write_folder(tmp_path, tensors, tiny.draft_config())).unknown == [name]
+
+
+def test_a_fused_export_is_named(tmp_path):
+    tensors = tiny.draft_tensors()
+    parts = [tensors.pop(f"midlayer.self_attn.{p}_proj.weight") for p in "qkv"]
+    tensors["midlayer.self_attn.qkv_proj.weight"] = torch.cat(parts)
+    with pytest.raises(BadFile, match="qkv_proj.weight: an engine's own fused form; rows are q, k, v"):
+        Draft(tiny.write_folder(tmp_path, tensors, tiny.draft_config()))

@@ -16,7 +16,10 @@ import eagle3lab
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())
-CONDA_NAMES = {"torch": "pytorch", "great-tables": "great_tables", "prometheus-client": "prometheus_client"}
+CONDA_NAMES = {
+    "torch": "pytorch", "great-tables": "great_tables", "prometheus-client": "prometheus_client",
+    "huggingface-hub": "huggingface_hub",
+}  # fmt: skip
 """PyPI name to conda-forge name, where they differ."""
 
 

@@ -21,12 +21,16 @@ ENGINE = Path(__file__).parents[1] / "data/demo/engine"
 STAMP = "[2025-10-22 10:27:57 TP0] "
 
 
-def said(report: EngineReport, words: str) -> bool:
-    return any(words in note for note in report.notes)
+def words(report: EngineReport) -> list[str]:
+    return [*report.notes, *(text for _, text in report.flaws)]
+
+
+def said(report: EngineReport, part: str) -> bool:
+    return any(part in note for note in words(report))
 
 
 def partial(report: EngineReport) -> list[str]:
-    return [note for note in report.notes if note.startswith("partial:")]
+    return [note for note in words(report) if note.startswith("partial:")]
 
 
 def write(folder: Path, name: str, *lines: str) -> str:
@@ -259,7 +263,7 @@ def test_the_later_server_info_is_taken(tmp_path: Path) -> None:
         ([{"avg_spec_accept_length": None}], None, "absent until the first decode log line"),
         ([{}], None, "absent until the first decode log line"),
         ([None], None, "absent until the first decode log line"),
-        ([{"avg_spec_accept_length": float("nan")}], None, "absent until the first decode log line"),
+        ([{"avg_spec_accept_length": float("nan")}], None, "is nan: it is not used"),
     ],
 )
 def test_nulls_in_server_info(tmp_path: Path, states: list, length: float | None, words: str) -> None:

@@ -6,14 +6,17 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.counts import EngineReport
+from eagle3lab.checks.reports import check, contradictions
+from eagle3lab.counts import EngineReport, Flaw, ServingRun
 from eagle3lab.dialects.vllm.reports import read_reports
 from eagle3lab.errors import BadFile
+from eagle3lab.gap import length_from_accuracy
 
 ENGINE = Path(__file__).parents[1] / "data/demo/engine"
 
@@ -38,12 +41,16 @@ def demo_reports(run: str, root: Path = ENGINE) -> dict[str, EngineReport]:
     return {r.source: r for r in reports}
 
 
-def said(report: EngineReport, words: str) -> bool:
-    return any(words in note for note in report.notes)
+def words(report: EngineReport) -> list[str]:
+    return [*report.notes, *(text for _, text in report.flaws)]
+
+
+def said(report: EngineReport, part: str) -> bool:
+    return any(part in note for note in words(report))
 
 
 def partial(report: EngineReport) -> list[str]:
-    return [note for note in report.notes if note.startswith("partial:")]
+    return [note for note in words(report) if note.startswith("partial:")]
 
 
 def spec_line(
@@ -81,9 +88,17 @@ def from_log(folder: Path, *lines: str, steps: int | None = None) -> EngineRepor
     return report
 
 
-def prom(drafts: object, drafted: object, accepted: object, positions: tuple, engine: int = 0, made: float = 1e9):
+def prom(
+    drafts: object,
+    drafted: object,
+    accepted: object,
+    positions: tuple,
+    engine: int = 0,
+    made: float = 1e9,
+    output: int | None = None,
+):
     labels = f'engine="{engine}",model_name="m"'
-    text = ""
+    text = "" if output is None else f"vllm:generation_tokens_total{{{labels}}} {output}\n"
     for name, value in (("drafts", drafts), ("draft_tokens", drafted), ("accepted_tokens", accepted)):
         text += f"# TYPE vllm:spec_decode_num_{name}_total counter\n"
         text += f"vllm:spec_decode_num_{name}_total{{{labels}}} {value}\n"
@@ -192,17 +207,19 @@ def test_even_a_whole_log_says_that_its_end_is_not_printed() -> None:
 
 # ---- published numbers
 
-PUBLISHED = [  # faults.md section I: drafts, accepted, draft tokens, K, 1 + accepted/drafts, as reported
-    ("vllm #26191", 4816, 12208, 33712, 7, 3.535, 3.53),
-    ("vllm #27732 after", 99407, 148350, 298221, 3, 2.492, 2.49),
-    ("vllm #24243", 43221, 63669, 259326, 6, 2.473, 2.47),
-    ("vllm-ascend #7038 after", 65, 136, 260, 4, 3.092, 3.09),
-    ("vllm-ascend #12886 run 1", 141, 458, 2115, 15, 4.248, 4.248),
-    ("llama.cpp #24536", 87, 167, 259, 3, 2.920, 2.92),
+PUBLISHED = [  # faults.md section I: drafts, accepted, draft tokens, K, output, 1 + accepted/drafts, reported, excess
+    ("vllm #26191", 4816, 12208, 33712, 7, 16990, 3.535, 3.53, 34),
+    ("vllm #27732 after", 99407, 148350, 298221, 3, 247681, 2.492, 2.49, 76),
+    ("vllm #24243", 43221, 63669, 259326, 6, 106678, 2.473, 2.47, 212),
+    ("vllm-ascend #7038 after", 65, 136, 260, 4, 200, 3.092, 3.09, 1),
+    ("vllm-ascend #12886 run 1", 141, 458, 2115, 15, None, 4.248, 4.248, None),
+    ("llama.cpp #24536", 87, 167, 259, 3, 256, 2.920, 2.92, -2),
 ]
 
 
-@pytest.mark.parametrize(("thread", "drafts", "accepted", "drafted", "steps", "exact", "reported"), PUBLISHED)
+@pytest.mark.parametrize(
+    ("thread", "drafts", "accepted", "drafted", "steps", "output", "exact", "reported", "excess"), PUBLISHED
+)
 def test_published_counters(
     tmp_path: Path,
     thread: str,
@@ -210,19 +227,38 @@ def test_published_counters(
     accepted: int,
     drafted: int,
     steps: int,
+    output: int | None,
     exact: float,
     reported: float,
+    excess: int | None,
 ) -> None:
-    report = from_counters(tmp_path, prom(float(drafts), float(drafted), float(accepted), ()), steps=steps)
-    assert (report.drafts, report.accepted, report.drafted, report.steps) == (
-        drafts,
-        accepted,
-        drafted,
-        steps,
-    )
+    text = prom(float(drafts), float(drafted), float(accepted), (), output=output)
+    report = from_counters(tmp_path, text, steps=steps)
+    assert (report.drafts, report.accepted, report.drafted, report.steps) == (drafts, accepted, drafted, steps)
     assert report.accept_length == pytest.approx(exact, abs=5e-4)
     assert report.accept_length == pytest.approx(reported, abs=5e-3)
     assert said(report, "totals since the server started")
+    assert not contradictions(report)
+    run = ServingRun("a run", "vllm", steps=steps)
+    found = {f.code: f for f in check(SimpleNamespace(run=run, reports=lambda run: [report]))}
+    if excess is None:
+        assert "E026" not in found
+    else:
+        assert f"tokens out = {excess:+d}" in found["E026"].measured
+    assert f"1 + {accepted} accepted / {drafts} rounds" in found["E020"].measured
+
+
+def test_conditional_rates_are_ratios_of_neighbours(tmp_path: Path) -> None:
+    # speculators #613 in faults.md I: 0.843/0.452/0.201/0.116 cumulative, 0.843/0.536/0.445/0.577 conditional
+    report = from_counters(tmp_path, prom(1000, 4000, 1612, (843, 452, 201, 116)))
+    assert report.conditional == pytest.approx((0.843, 0.536, 0.445, 0.577), abs=5e-4)
+    assert report.cumulative == pytest.approx((0.843, 0.452, 0.201, 0.116))
+
+
+@pytest.mark.parametrize(("rates", "length"), [((0.388, 0.337, 0.315), 0.560), ((0.406, 0.356, 0.346), 0.601)])
+def test_the_published_lengths_without_the_bonus(rates: tuple, length: float) -> None:
+    # speculators #788: conditional rates, bonus excluded (reported 0.559 and 0.601)
+    assert length_from_accuracy(rates) - 1 == pytest.approx(length, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -367,10 +403,100 @@ def test_counters_of_another_engine_are_a_note(tmp_path: Path) -> None:
     assert said(report, "SGLang's")
 
 
-def test_counters_that_contradict_each_other_are_noted(tmp_path: Path) -> None:
-    report = from_counters(tmp_path, prom(10, 20, 9, (3, 5)))
-    assert "add up to 8, accepted says 9" in partial(report)[0]
-    assert said(report, "do not fall")
+def test_counters_that_contradict_each_other_are_found(tmp_path: Path) -> None:
+    found = contradictions(from_counters(tmp_path, prom(10, 20, 9, (3, 5))))
+    assert "add up to 8, accepted says 9" in found[0]
+    assert "do not fall" in found[1]
+
+
+# ---- llm.get_metrics(), printed or as JSON
+
+COUNTERS = {  # of the demo's right_k5 (README)
+    "vllm:spec_decode_num_drafts": 539,
+    "vllm:spec_decode_num_draft_tokens": 2695,
+    "vllm:spec_decode_num_accepted_tokens": 647,
+    "vllm:spec_decode_num_accepted_tokens_per_pos": [307, 161, 93, 53, 33],
+}
+LABELS = {"engine": "0", "model_name": "smollm2-135m"}
+
+
+def as_repr(**more: object) -> str:
+    """``print(llm.get_metrics())``: the dataclasses' own repr (reader.py at 08b782b)."""
+    parts = [f"Gauge(name='vllm:num_requests_running', labels={LABELS}, value=0.0)"]
+    for name, value in {**COUNTERS, **more}.items():
+        kind = f"Vector(name={name!r}, labels={LABELS}, values={value})" if isinstance(value, list) else \
+            f"Counter(name={name!r}, labels={LABELS}, value={value})"  # fmt: skip
+        parts.append(kind)
+    parts.append(f"Histogram(name='vllm:ttft', labels={LABELS}, count=1, sum=0.5, buckets={{'+Inf': 1}})")
+    return "[" + ", ".join(parts) + "]\n"
+
+
+def as_json() -> str:
+    """``json.dump([dataclasses.asdict(m) for m in llm.get_metrics()])``."""
+    rows = [
+        {"name": n, "labels": LABELS, ("values" if isinstance(v, list) else "value"): v} for n, v in COUNTERS.items()
+    ]
+    return json.dumps([*rows, {"name": "vllm:ttft", "labels": LABELS, "count": 1, "sum": 0.5, "buckets": {}}], indent=1)
+
+
+@pytest.mark.parametrize(
+    "text", [as_repr(), as_repr().strip("[]\n").replace("), ", ")\n"), as_json(), json.dumps(COUNTERS)]
+)
+def test_a_dump_of_get_metrics_is_as_good_as_prometheus(tmp_path: Path, text: str) -> None:
+    report = from_counters(tmp_path, text)
+    assert (report.drafts, report.drafted, report.accepted, report.steps) == (539, 2695, 647, 5)
+    assert report.per_position == (307, 161, 93, 53, 33)
+    assert report.accept_length == pytest.approx(2.2004, abs=5e-5)
+
+
+def test_dumps_before_and_after_are_differenced(tmp_path: Path) -> None:
+    later = {n: [2 * x for x in v] if isinstance(v, list) else 2 * v for n, v in COUNTERS.items()}
+    report = from_counters(tmp_path, as_repr(), as_repr(**later))
+    assert (report.drafts, report.accepted, report.per_position) == (539, 647, (307, 161, 93, 53, 33))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (as_repr()[:-260], "cut short"),
+        ("[" + as_repr().split("Counter")[0] + "]", "disable_log_stats=False"),
+        (as_json()[:-9], "no valid JSON"),
+        ('[{"name": "vllm:spec_decode_num_drafts", "value": "x"}]', "found 'x'; expected a count"),
+    ],
+)
+def test_dumps_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
+        from_counters(tmp_path, text)
+
+
+def test_the_offline_examples_own_summary(tmp_path: Path) -> None:
+    # examples/offline_inference/spec_decode.py; the numbers of vllm #26191 (faults.md I)
+    text = "total_num_output_tokens: 16990\nnum_drafts: 4816\nnum_draft_tokens: 33712\nnum_accepted_tokens: 12208\n"
+    report = from_log(tmp_path, "-" * 50 + "\n", text, "mean acceptance length: 3.53\n")
+    assert (report.drafts, report.drafted, report.accepted, report.steps, report.output) == (
+        4816,
+        33712,
+        12208,
+        7,
+        16990,
+    )
+    assert report.accept_length == pytest.approx(3.535, abs=5e-4)
+
+
+def test_offline_requests_one_dict_a_line(tmp_path: Path) -> None:
+    rows = [
+        {**STATS, "acceptance_histogram": [2, 1, 1], "per_step_accepted": [0, 0, 1, 2], "per_step_drafted": [2] * 4}
+    ]
+    report = from_responses(tmp_path, *(json.dumps(row) + "\n" for row in rows * 2))
+    assert (report.drafts, report.accepted, report.answered) == (8, 6, 2)
+    assert report.requests[0].accepted == (0, 0, 1, 2)
+
+
+def test_requests_whose_rate_is_not_that_of_their_counts(tmp_path: Path) -> None:
+    good = {**STATS, "mean_acceptance_length": 1.75, "draft_acceptance_rate": 0.375}
+    assert not from_responses(tmp_path, completion(good)).flaws
+    bad = from_responses(tmp_path, completion({**good, "mean_acceptance_length": 2.75}))
+    assert [flaw for flaw, _ in bad.flaws] == [Flaw.DISAGREES]
 
 
 @pytest.mark.parametrize(
@@ -682,6 +808,10 @@ PIECES = st.lists(
                 '{"choices": [{"token_ids": [-1, null, 1e999]}], "metrics": [], "prompt_token_ids": {}}\n',
                 '{"choices": [{}], "metrics": {"speculative_decoding": {"num_spec_steps": 3, '
                 '"acceptance_histogram": {"-1": "x"}, "num_spec_tokens": 0}}}\n',
+                "[Counter(name='vllm:spec_decode_num_drafts', labels={}, value=1e400)]",
+                "Vector(name='vllm:spec_decode_num_accepted_tokens_per_pos', labels={1: 2}, values=[3, ])",
+                "num_drafts: 3\n",
+                "num_accepted_tokens: 99999999999999999999\n",
             ]
         ),
     ),

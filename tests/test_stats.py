@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from eagle3lab import stats
+from eagle3lab.records import TensorInfo
 from eagle3lab.stats import all_stats, cosine, histogram, rms, tensor_stats
 
 
@@ -76,3 +77,47 @@ def test_rms_and_cosine_by_row():
     assert rms(a, rows=1).tolist() == pytest.approx([12.5**0.5, 0])
     assert cosine(a[:1], torch.tensor([[-3.0, -4.0]])).tolist() == pytest.approx([-1])
     assert rms(torch.full((2, 8), 300, dtype=torch.bfloat16)).tolist() == [300, 300]
+
+
+class Source(dict):
+    """Header entries, and how often each way of reading was used."""
+
+    def __init__(self, tensors):
+        super().__init__({n: TensorInfo(n, tuple(t.shape), "F32", t.nbytes, "x") for n, t in tensors.items()})
+        self.tensors, self.whole, self.most = tensors, [], 0
+
+    def read(self, name):
+        self.whole.append(name)
+        return self.tensors[name]
+
+    def rows(self, name, index):
+        self.most = max(self.most, len(index) * self.tensors[name][0].numel())
+        return self.tensors[name][index]
+
+
+def test_large_tensors_stream_by_rows(monkeypatch):
+    monkeypatch.setattr(stats, "CHUNK", 300)
+    generator, said = torch.Generator().manual_seed(2), []
+    tensors = {"big": torch.randn(50, 40, generator=generator), "small": torch.randn(5, 4), "flat": torch.randn(900),
+               "deep": torch.randn(30, 4, 5, generator=generator), "none": torch.empty(0, 4), "thin": torch.empty(40, 0)}  # fmt: skip
+    tensors["big"][7], tensors["big"][8, 3], tensors["big"][9, 9] = 0, float("nan"), float("-inf")
+    source = Source(tensors)
+    found = all_stats(source, source.read, source.rows, lambda done, total: said.append((done, total)))
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        assert vars(found[name]) == pytest.approx(vars(tensor_stats(tensor)), nan_ok=True)
+    assert found["big"].dead_rows == 1
+    assert source.most <= 300
+    assert set(source.whole) == {"small", "flat", "none", "thin"}
+    everything = sum(t.numel() for t in tensors.values())
+    assert {total for _, total in said} == {everything}
+    assert [done for done, _ in said] == sorted(done for done, _ in said)
+    assert said[-1][0] == everything
+    assert len({done for done, _ in said if done < 2000}) > 5  # "big" tells of its blocks
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.uint8])
+def test_narrow_dtypes_are_measured_too(dtype):
+    tensor = torch.tensor([[1.0, 2.0], [0.0, 0.0]]).to(dtype)
+    found = tensor_stats(tensor)
+    assert (found.mean, found.high, found.dead_rows) == (0.75, 2, 1)

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from eagle3lab.errors import BadFile
-from eagle3lab.tensors import open_tensors, read_json
+from eagle3lab.tensors import open_tensors, plain, read_json
 
 
 class Evil:
@@ -215,3 +217,80 @@ def test_json_that_is_none(tmp_path, content, says):
 def test_json_with_a_byte_order_mark_is_read(tmp_path):
     (tmp_path / "config.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
     assert read_json(tmp_path / "config.json") == {"a": 1}
+
+
+def test_memory_follows_what_is_asked_for_not_the_size_of_files(tmp_path):
+    """Peak memory of a process of its own, in MiB: see memory_probe.py, whose files are holes."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("peak memory is read from Linux's /proc")
+    command = [sys.executable, str(Path(__file__).parent / "memory_probe.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)["MiB"]
+    assert found["open and list 5 GB"] < 50
+    assert found["8,000 of 163,840 x 7,168 rows"] < 1.3 * 109.4  # the rows' own bytes
+    assert found["8,000 of them in no order"] < 1.3 * 109.4
+    assert found["lens over 120,000 x 1,024"] < 150  # the whole head in float32 is 469
+    assert found["statistics of fp8 and bf16"] < 250  # one of them in float64 is 512
+
+
+@pytest.mark.parametrize("metadata", ['"pt"', "[1]", '{"a": 1}'])
+def test_metadata_that_is_no_object_of_texts_is_refused(tmp_path, metadata):
+    header = f'{{"__metadata__": {metadata}}}'.encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "key '__metadata__' of its header is" in refused(tmp_path)
+
+
+ODD = {
+    "qint8": (lambda: torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.qint8), "is torch.qint8"),
+    "meta": (lambda: torch.ones(2, 3, device="meta"), "is on the meta device"),
+    "sparse": (lambda: torch.eye(3).to_sparse(), "is sparse_coo"),
+    "csr": (lambda: torch.eye(3).to_sparse_csr(), "is sparse_csr"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own old forms
+@pytest.mark.parametrize("name", ODD)
+def test_an_archive_of_other_than_plain_tensors_is_refused_by_name(tmp_path, name):
+    make, says = ODD[name]
+    torch.save({"b": torch.ones(2), "fc.weight": make()}, tmp_path / "pytorch_model.bin")
+    text = refused(tmp_path)
+    assert "pytorch_model.bin: tensor 'fc.weight'" in text
+    assert says in text
+
+
+def test_what_an_archive_holds_beside_its_tensors_is_kept_in_words(tmp_path):
+    inner = {"a.weight": torch.ones(2), "stuff": {"x": torch.ones(3), "y": [torch.ones(1)]}, 7: torch.ones(2)}
+    inner["itself"] = inner
+    outer = {"state_dict": inner, "other.weight": torch.ones(3), "optimizer": {}, "epoch": 3}
+    torch.save(outer, tmp_path / "pytorch_model.bin")
+    files = open_tensors(tmp_path)
+    assert list(files) == ["a.weight"]
+    assert files.beside == {
+        "other.weight": "a tensor [3]", "optimizer": "a dict of 0", "epoch": "int '3'",
+        "stuff": "a dict of 2 with 2 tensors", "7": "a tensor [2]", "itself": "a dict of 4 with 4 tensors",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("index", [[3, 0, 3, 7, 6, 5, 0], [0, 1, 2], [], [9], [9, 8, 7, 6]])
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 20])
+def test_rows_in_any_order_are_those_of_the_whole(tmp_path, monkeypatch, index, at_once):
+    monkeypatch.setattr(plain, "AT_ONCE", at_once)
+    table = torch.randn(10, 6, generator=torch.Generator().manual_seed(1)).bfloat16()
+    save_file({"t": table, "i": torch.arange(10).to(torch.uint32)}, tmp_path / "model.safetensors")
+    files, index = open_tensors(tmp_path), torch.tensor(index, dtype=torch.long)
+    assert torch.equal(files.rows("t", index), table[index])
+    assert torch.equal(files.rows("i", index).long(), index)
+
+
+def test_a_name_that_no_file_can_have_is_not_there(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 300}}))
+    assert "which is not in the folder" in refused(tmp_path)
+
+
+def test_an_image_projector_is_no_second_model(tmp_path):
+    for name in ("a.gguf", "mmproj-b.gguf"):
+        (tmp_path / name).write_bytes(b"GGUF")
+    assert "a.gguf" in refused(tmp_path)  # it is opened, and found to be cut off
+    (tmp_path / "b.gguf").write_bytes(b"GGUF")
+    assert "found a.gguf, b.gguf, mmproj-b.gguf; expected" in refused(tmp_path)

@@ -6,11 +6,13 @@ import json
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import Shape, Source, random_weights, write_draft
 
+from eagle3lab.case import open_case
 from eagle3lab.draft import Draft
 from eagle3lab.errors import BadFile
 from eagle3lab.model import Model
@@ -163,3 +165,17 @@ def test_a_faulty_map_names_the_folder(tmp_path):
     assert "draft_vocab_size" in json.loads((tmp_path / "config.json").read_text())
     with pytest.raises(BadFile, match="gives 30 ids, but lm_head has 32 rows"):
         Draft(tmp_path, shape.target_hidden, shape.vocab).vocab_map("offsets")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int32])
+def test_maps_of_any_integers_are_read(tmp_path, dtype):
+    """torch holds unsigned integers and can do little with them."""
+    case = tiny.write_case(tmp_path)
+    file = case.parent / "draft" / "model.safetensors"
+    tiny.edit(file, lambda t: t.update(d2t=t["d2t"].to(dtype), t2d=t["t2d"].to(dtype)))
+    found = Draft(case.parent / "draft").vocab_map()
+    assert torch.equal(found.hot_token_id, 2 * torch.arange(32))
+    assert found.t2d_agrees
+    codes = {f.code: f.severity.value for f in open_case(case).findings("weights", "vocab", "forward")}
+    assert (codes["V001"], codes["V004"]) == ("PASS", "PASS")
+    assert "C001" not in codes

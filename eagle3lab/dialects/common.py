@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from eagle3lab.reading import Rope
+from eagle3lab.reading import Aux, Rope
+from eagle3lab.records import Architecture
 
-PREFIXES = ("module.", "draft_model.", "model.")
-"""Wrappers that trainers put before the draft's names (DDP/FSDP, SpecForge's trainer, NeMo Automodel)."""
+PREFIXES = ("module.", "_orig_mod.", "draft_model.", "model.")
+"""Wrappers that trainers put before the draft's names (DDP/FSDP, torch.compile, SpecForge's trainer, Automodel)."""
 
-_LAYER = r"layers\.\d+\."
+_LAYER = r"layers\.(?:0|[1-9][0-9]{0,8})\."
 CANONICAL = re.compile(
-    r"(embed_tokens\.weight|fc\.(weight|bias)|fc_norm\.\d+\.weight|input_norm\.weight|norm\.weight|lm_head\.weight"
+    r"(embed_tokens\.weight|fc\.(weight|bias)|fc_norm\.[0-9]+\.weight|input_norm\.weight|norm\.weight|lm_head\.weight"
     rf"|d2t|t2d|mask_hidden|{_LAYER}(input_layernorm|hidden_norm|post_attention_layernorm)\.weight"
     rf"|{_LAYER}self_attn\.((q|k|v|o)_proj\.(weight|bias)|(q|k)_norm\.weight"
     r"|(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|q_a_layernorm|kv_a_layernorm)\.weight)"
@@ -40,6 +42,54 @@ def canonical(name: str) -> str | None:
     for old, new in _AUX_NORMS.items():
         name = re.sub(rf"^{old}\.", f"{new}.", name)
     return name if CANONICAL.fullmatch(name) else None
+
+
+UNUSED: dict[str, str] = {
+    r".*rotary_emb\.inv_freq": "RoPE frequencies: every program computes them from config.json",
+    r"(.*\.)?t2d": "a mask of training: no program drafts with it; compared with d2t (V004)",
+}
+"""Stored names that any program may write and no draft needs to run: pattern → why (scales: tensors/quantised.py)."""
+
+GGUF = "llamacpp"
+"""`Architecture.program` of a draft that llama.cpp's converter wrote; its ``d2t`` holds ids."""
+
+
+def is_latent(arch: Architecture) -> bool:
+    """Whether attention is MLA (DeepSeek, Kimi)."""
+    return "layers.0.self_attn.kv_a_proj_with_mqa.weight" in arch.tensors
+
+
+def own(arch: Architecture, name: str) -> str:
+    """``own`` where the file has the tensor, else ``target``: a field of the Reading."""
+    return "own" if name in arch.tensors else "target"
+
+
+def map_of(arch: Architecture) -> str:
+    """How ``d2t`` is read: offsets, in GGUF ids; the identity where there is none."""
+    held = "ids" if arch.program == GGUF else "offsets"
+    return held if "d2t" in arch.tensors else "identity"
+
+
+def window_of(config: Mapping[str, Any]) -> int | None:
+    """The attention window of the first layer, None without ``layer_types`` that say so."""
+    kinds = config.get("layer_types") or []
+    sliding = bool(kinds) and kinds[0] == "sliding_attention"
+    return int(config["sliding_window"]) if sliding and config.get("sliding_window") else None
+
+
+def tensors_of(arch: Architecture, *parts: str) -> tuple[str, ...]:
+    """Canonical names in the file that contain any of ``parts``, sorted."""
+    return tuple(sorted(name for name in arch.tensors if any(part in name for part in parts)))
+
+
+def rope_for(arch: Architecture, rule: str = "hf", base: float | None = None) -> Rope:
+    """`rope_of` the checkpoint: MLA rotates neighbouring channels, unless ``rope_interleave`` is false.
+
+    (transformers' DeepseekV3Attention; vLLM and SGLang build it with ``is_neox_style=False``, TorchSpec likewise.)
+    """
+    rope = rope_of(arch.config, rule, base)
+    turned = is_latent(arch) and arch.config.get("rope_interleave") is not False
+    return replace(rope, layout="interleaved") if turned else rope
 
 
 def rope_of(config: Mapping[str, Any], rule: str = "hf", base: float | None = None) -> Rope:
@@ -85,6 +135,35 @@ def nested_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     """``eagle_config.eagle_aux_hidden_state_layer_ids``, None when not there."""
     ids = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     return tuple(ids) if ids else None
+
+
+def output_ids(arch: Architecture, layers: int | None) -> tuple[Aux, tuple[int, ...], str]:
+    """Boundaries, ids and their source, for trainers whose id k is the output of block k, boundary k + 1.
+
+    The nested list first, then the top-level one, then the default [1, L//2-1, L-4] (trainers.md 1).
+
+    Raises:
+        ValueError: no ids and L not known.
+    """
+    ids, source = nested_ids(arch.config), "eagle_config.eagle_aux_hidden_state_layer_ids"
+    if ids is None:
+        ids, source = top_level_ids(arch.config), "eagle_aux_hidden_state_layer_ids"
+    if ids is None:
+        default = default_boundaries(layers)
+        return default, tuple(b - 1 for b in default), "default [1, L//2-1, L-4]"
+    return tuple(i + 1 for i in ids), ids, source
+
+
+KEY = "eagle_aux_hidden_state_layer_ids"
+
+
+def output_words(aux: Aux) -> str:
+    """Boundaries as a nested list of the blocks whose output they are; boundary 0 is no block's."""
+    if any(isinstance(b, str) for b in aux):
+        return '"eagle_config": {"use_aux_hidden_state": false}'
+    ids = [int(b) - 1 for b in aux]
+    note = " (not expressible: boundary 0, the embedding, is no block's output)" if -1 in ids else ""
+    return f'"eagle_config": {{"{KEY}": {ids}}}{note}'
 
 
 def top_level_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:

@@ -5,17 +5,21 @@ A word where a number belongs would otherwise end in a traceback, or worse, in a
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+MOST = sys.float_info.max
+
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value <= MOST  # of an int that no float holds, `math.isfinite` would raise
 
 
 def _share(value: Any) -> bool:
@@ -28,6 +32,8 @@ def _ids(value: Any) -> bool:
 
 Kind = tuple[Callable[[Any], bool], str]
 WHOLE: Kind = (_whole, "a whole number above 0")
+SIZE: Kind = (lambda value: _whole(value) and value < 1 << 24, "a whole number above 0 and below 16777216")
+"""Of a vocabulary, or of layers: tables of that size are built."""
 NUMBER: Kind = (_number, "a number above 0")
 FLAG: Kind = (lambda value: isinstance(value, bool), "true or false")
 TEXT: Kind = (lambda value: isinstance(value, str), "text")
@@ -41,9 +47,10 @@ FLAGS = (
 )  # fmt: skip
 KINDS: dict[str, Kind] = {
     **dict.fromkeys(REQUIRED, WHOLE),
+    **dict.fromkeys(("draft_vocab_size", "num_hidden_layers", "target_num_hidden_layers", "vocab_size"), SIZE),
     **dict.fromkeys((
-        "draft_vocab_size", "head_dim", "intermediate_size", "max_position_embeddings", "num_hidden_layers",
-        "num_key_value_heads", "sliding_window", "target_hidden_size", "target_num_hidden_layers",
+        "head_dim", "intermediate_size", "max_position_embeddings", "kv_lora_rank", "num_key_value_heads",
+        "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "sliding_window", "target_hidden_size", "v_head_dim",
     ), WHOLE),
     **dict.fromkeys(("logit_scale", "rms_norm_eps", "rope_theta"), NUMBER),
     **dict.fromkeys(FLAGS, FLAG),

@@ -57,7 +57,7 @@ def _read(content: Content, index: int, known: Known) -> Recording:
     out.input_ids, out.loss_mask = tensors.read("input_ids"), tensors.read("loss_mask")
     out.slots = [tensors.read(n) for n in names]
     out.final = tensors.read("final") if "final" in tensors else None
-    out.final_norm = claimed
+    out.final_norm, out.final_stated = claimed, True
     out.origin = tensors.metadata.get("origin", "")
     out.distribution = _distribution(content)
     out.unused = tuple(sorted(n for n in tensors if n not in KEYS and not _STATE.fullmatch(n)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,8 +91,15 @@ class Growth:
         return sum(found) if found else None
 
 
-def counter_growth(root: Path, files: Sequence[str], wanted: Sequence[str]) -> Growth:
+def counter_growth(
+    root: Path,
+    files: Sequence[str],
+    wanted: Sequence[str],
+    read: Callable[[Path, str], list[Series]] = prometheus,
+) -> Growth:
     """Growth of the ``wanted`` counters over ``files``, oldest first; of one file, its totals.
+
+    ``read`` gives a file's samples; an engine that writes the same counters in another form brings its own.
 
     Raises:
         BadFile: a file is no Prometheus text, a counter is no number, or one went down or was created anew
@@ -103,7 +110,7 @@ def counter_growth(root: Path, files: Sequence[str], wanted: Sequence[str]) -> G
     known: dict[tuple[str, Labels], float] = {}
     series: list[Series] = []
     for name in files:
-        series = prometheus(root, name)
+        series = read(root, name)
         now = {(s.base, s.labels): s.value for s in series if s.base in wanted}
         made = {(s.name, s.labels): s.value for s in series if s.name.removesuffix("_created") in wanted}
         faults = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eagle3lab.counts import ServingRun
-from eagle3lab.dialects import ENGINES, TRAINERS
+from eagle3lab.dialects import ENGINES, OR, TRAINERS
 from eagle3lab.errors import Blocked
 from eagle3lab.reading import Aux, Reading
 from eagle3lab.records import Architecture, Interpretation
@@ -32,25 +32,51 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
 def trained(arch: Architecture, layers: int | None, program: str) -> Interpretation | None:
     """What the trainer's dialect implies; None for a program without one.
 
+    Where the files look like those of several trainers ("a or b"), what all of them imply; a reading of None, with the
+    difference in the notes, when they do not agree.
+
     Raises:
         Blocked: its default layers cannot be told without the target.
     """
-    if program not in TRAINERS:
+    names = program.split(OR)
+    if any(name not in TRAINERS for name in names):
         return None
     try:
-        return TRAINERS[program].trained(arch, layers)
+        found = [TRAINERS[name].trained(arch, layers) for name in names]
     except ValueError as error:
         raise Blocked(f"trained reading of {program}: {error}") from error
+    first, *others = found
+    if not others:
+        return first
+    notes = [f"{one.program}: {note}" for one in found for note in one.notes]
+    readings = [one.reading for one in found]
+    differs = [
+        f"{first.program} against {other.program}: {first.reading.words(other.reading)}"
+        for other in others
+        if first.reading and other.reading and not _same(first.reading, other.reading)
+    ]
+    agreed = readings[0] if not differs and None not in readings else None
+    told = [f"the files look like {program}; name it under [training] program", *differs]
+    return replace(first, program=program, reading=agreed, notes=(*told, *notes))
+
+
+def _same(a: Reading, b: Reading) -> bool:
+    """Equal as a forward sees it: without scaling the rule that would scale is of no account."""
+    if not a.rope.scaling:
+        a = a.replace(rope=replace(a.rope, rule=b.rope.rule))
+    return a == b
 
 
 def plainest(arch: Architecture, layers: int | None) -> Reading | None:
     """The reading to start from when nothing says how the checkpoint is run: that of the program it looks like."""
-    program = arch.program if arch.program in TRAINERS else FALLBACK
-    try:
-        found = trained(arch, layers, program)
-    except Blocked:
-        return None
-    return found.reading if found else None
+    for program in (arch.program, *arch.program.split(OR), FALLBACK):
+        try:
+            found = trained(arch, layers, program)
+        except Blocked:
+            return None
+        if found and found.reading:
+            return found.reading
+    return None
 
 
 def configured(
@@ -74,10 +100,9 @@ def configured(
     run = next((r for r in runs if r.speculative and r.engine in ENGINES), None)
     if run is not None:
         found = served(arch, layers, target_type, run)
-    elif (program or arch.program) in TRAINERS:
-        found = trained(arch, layers, program or arch.program) or Interpretation(program, None)
     else:
-        found = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
+        nobody = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
+        found = trained(arch, layers, program or arch.program) or nobody
     base = found.reading or (plainest(arch, layers) if aux else None)
     if aux and base:
         reading = base.replace(aux=aux)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eagle3lab.errors import BadFile
-from eagle3lab.recordings import FileKind, Known, Recording
+from eagle3lab.recordings import FileKind, Known, Recording, plain
 from eagle3lab.records import Sample
 from eagle3lab.tensors.plain import WORDS
 
@@ -29,6 +29,7 @@ def to_sample(recording: Recording, kind: FileKind, name: str, path: str, file: 
     if mask is None and isinstance(ids, Tensor):
         mask = torch.ones(ids.shape, dtype=torch.uint8)
         notes.append("no loss mask is recorded: every token counts as reply, the prompt's too")
+    notes += _overruled(recording, known)
     states, final, claimed, assumed = _named(recording, known, faults)
     if ids is None or not isinstance(ids, Tensor):
         if not faults:
@@ -63,6 +64,20 @@ def to_sample(recording: Recording, kind: FileKind, name: str, path: str, file: 
     )
 
 
+def _overruled(recording: Recording, known: Known) -> list[str]:
+    """What case.toml says and the dump itself says otherwise: the dump is believed."""
+    out = []
+    said = list(known.boundaries)
+    if said and recording.boundaries is not None and sorted(said) != sorted(recording.boundaries):
+        own = list(recording.boundaries)
+        out.append(f"case.toml says boundaries {said}, the dump itself {own}: the dump is believed")
+    if known.final and recording.final_stated and recording.final is not None and known.final != recording.final_norm:
+        out.append(
+            f"case.toml says final {known.final!r}, the dump itself {recording.final_norm!r}: the dump is believed"
+        )
+    return out
+
+
 def _named(
     recording: Recording, known: Known, faults: list[str]
 ) -> tuple[dict[int, Tensor], Tensor | None, str, tuple[str, ...]]:
@@ -72,7 +87,7 @@ def _named(
     names = recording.boundaries
     if names is None and slots:
         names, assumed = _boundaries(recording, known, faults)
-    if known.final and recording.boundaries is None:
+    if known.final and not recording.final_stated:
         claimed = known.final
     if names and len(set(names)) < len(names):
         faults.append(f"boundaries {list(names)} name one twice; expected each once")
@@ -86,8 +101,9 @@ def _named(
         final = None
     if final is None:
         claimed = "none"
-    elif recording.boundaries is None and not known.final:
-        assumed = (*assumed, f"the last state is {claimed} the final norm")
+    elif not recording.final_stated and not known.final:
+        words = "before" if claimed == "pre" else "after"
+        assumed = (*assumed, f"the last state {words} the final norm, as this writer's usually is")
     return states, final, claimed, assumed
 
 
@@ -145,7 +161,7 @@ def _state_faults(states: dict[int, Tensor], final: Tensor | None, length: int) 
     for name, state in everything.items():
         if not isinstance(state, Tensor):
             faults.append(f"{name} is a {type(state).__name__}, expected a tensor [T, Ht]")
-        elif state.ndim != 2 or state.dtype not in STATE_DTYPES:
+        elif state.ndim != 2 or state.dtype not in STATE_DTYPES or not plain(state):
             faults.append(f"{name} is {_form(state)}, expected BF16, F16 or F32 [T, Ht]")
         elif state.shape[0] != length:
             faults.append(

@@ -7,6 +7,7 @@ Torch archives are opened with ``weights_only=True``; a file that needs more is 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,12 +51,16 @@ class TensorFiles(Mapping[str, TensorInfo]):
         path: the file or folder opened.
         metadata: the metadata of the (first) file.
         absent: tensors that an index promises in files that are not there → the file's name.
+        beside: what a torch archive holds beside its named tensors, by key → in words.
+        held: names of the files opened, the index among them.
     """
 
     def __init__(self, path: Path, files: list[Path], access: str = "mmap"):
         self.path = path
         self.metadata: dict[str, str] = {}
         self.absent: dict[str, str] = {}
+        self.beside: dict[str, str] = {}
+        self.held = tuple(file.name for file in files)
         self._infos: dict[str, TensorInfo] = {}
         self._sources: dict[str, Source] = {}
         for file in files:
@@ -64,6 +69,7 @@ class TensorFiles(Mapping[str, TensorInfo]):
             except OSError as error:
                 raise BadFile(file, f"cannot be read ({error.strerror or error}); check its permissions") from error
             self.metadata = self.metadata or source.metadata
+            self.beside |= source.beside if isinstance(source, Archive) else {}
             twice = sorted(set(source.infos) & set(self._infos))
             if twice:
                 raise BadFile(file, f"tensor {twice[0]!r} is also in {self._infos[twice[0]].file}; remove one of them")
@@ -139,12 +145,18 @@ def open_tensors(path: Path, access: str = "mmap", partial: bool = False) -> Ten
         if (path / name).is_file():
             return TensorFiles(path, [path / name], access)
     found = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir())
-    for suffix in (".safetensors", ".gguf"):
-        stray = [path / name for name in found if name.endswith(suffix)]
+    for stray in ([path / name for name in found if name.endswith(".safetensors")], models(path)):
         if len(stray) == 1:
             return TensorFiles(path, stray, access)
     listing = ", ".join(found[:12]) + (" …" if len(found) > 12 else "") if found else "an empty folder"
-    raise BadFile(path, f"found {listing}; expected one of {', '.join(SINGLES + INDEXES)}, or one .gguf file")
+    raise BadFile(path, f"found {listing}; expected one of {', '.join(SINGLES + INDEXES)}, or one .gguf file; "
+                  "of several, name one in case.toml")  # fmt: skip
+
+
+def models(folder: Path) -> list[Path]:
+    """The GGUF models of a folder; ``mmproj`` files, llama.cpp's image projectors beside them, are none."""
+    found = [p for p in folder.iterdir() if p.suffix == ".gguf" and p.is_file()]
+    return sorted(p for p in found if not p.name.lower().startswith("mmproj"))
 
 
 def has_tensors(folder: Path) -> bool:
@@ -182,11 +194,15 @@ def _sharded(path: Path, index: Path, access: str, partial: bool) -> TensorFiles
     if foreign:
         raise BadFile(index, [f"names {name!r}, expected the name of a file beside it" for name in foreign])
     named = list(dict.fromkeys(weight_map.values()))
-    missing = {name for name in named if not (index.parent / name).is_file()}
+    # os.path takes a name that no file can have (300 characters) for one that is not there
+    missing = {name for name in named if not os.path.isfile(index.parent / name)}  # noqa: PTH113
     if missing and (not partial or len(missing) == len(named)):
-        faults = [f"names {name}, which is not in the folder; download it again" for name in named if name in missing]
+        faults = [
+            f"names {name[:200]}, which is not in the folder; download it again" for name in named if name in missing
+        ]
         raise BadFile(index, faults)
     tensors = TensorFiles(path, [index.parent / name for name in named if name not in missing], access)
+    tensors.held += (index.name,)
     tensors.absent = {name: file for name, file in weight_map.items() if file in missing}
     absent = [f"{name!r} in {file}" for name, file in weight_map.items()
               if file not in missing and (name not in tensors or tensors[name].file != file)]  # fmt: skip

@@ -22,12 +22,22 @@ SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 STATES = ("state_dict", "draft_state_dict", "model_state_dict", "module")
 """Keys under which trainers wrap a state dict; ``draft_state_dict`` is SpecForge's (checkpoint_io.py)."""
 
-MOST_UNPACKED = 1 << 34
-"""Bytes that a compressed dump may unfold to (16 GiB): a few kilobytes of zeros can claim any size."""
+STRIDED = "save it again as a plain (strided) floating-point tensor"
+MOST_NAMED = 5
+"""Tensors that an error names."""
+
+MOST_UNPACKED = 1 << 28
+MOST_FOLD = 50
+"""A compressed dump may unfold to 256 MiB and 50 times its size: states fold to a half, zeros to a thousandth."""
 
 
 class Archive:
     """The named tensors of a torch archive.
+
+    Attributes:
+        infos: name → what is stored.
+        metadata: empty; an archive has none.
+        beside: what the archive holds and is no named tensor of the state dict, by its key → in words.
 
     Raises:
         BadFile: not an archive, no named tensors in it, or it wants code run.
@@ -35,16 +45,22 @@ class Archive:
 
     def __init__(self, file: Path, access: str = "mmap"):
         content = load(file, access)
-        for key in STATES:
-            if isinstance(content, dict) and key in content and not isinstance(content[key], Tensor):
-                content = content[key]
-                break
-        items = content.items() if isinstance(content, dict) else ()
         self.metadata: dict[str, str] = {}
+        self.beside: dict[str, str] = {}
+        held = [k for k in STATES if isinstance(content, dict) and k in content and not isinstance(content[k], Tensor)]
+        if held:
+            key = held[0]
+            self.beside = {str(name): _words(value) for name, value in content.items() if name != key}
+            content = content[key]
+        items = content.items() if isinstance(content, dict) else ()
         self._tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, Tensor)}
         if not self._tensors:
             fault = f"holds a {type(content).__name__} without named tensors, expected a state dict"
             raise BadFile(file, fault)
+        self.beside |= {str(name): _words(value) for name, value in items if name not in self._tensors}
+        faults = [f"tensor {name!r} is {odd}; {STRIDED}" for name, t in self._tensors.items() if (odd := _odd(t))]
+        if faults:
+            raise BadFile(file, faults[:MOST_NAMED])
         self.infos = {
             name: TensorInfo(name, tuple(t.shape), WORDS.get(t.dtype, str(t.dtype)), t.nbytes, file.name)
             for name, t in self._tensors.items()
@@ -57,6 +73,39 @@ class Archive:
     def rows(self, name: str, index: Tensor) -> Tensor:
         """Rows ``index`` [R] → [R, …]: only their pages are touched."""
         return self._tensors[name][index]
+
+
+def _odd(tensor: Tensor) -> str:
+    """What keeps a tensor from being read as plain numbers, ``""`` when nothing does."""
+    if tensor.is_meta:
+        return "on the meta device, so that none of its numbers were saved"
+    if tensor.is_quantized:
+        return f"{tensor.dtype}, packed by torch's own quantisation"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+    return ""
+
+
+def _words(value: Any) -> str:
+    """What a value of an archive is; numbers and text as they are."""
+    if isinstance(value, Tensor):
+        return "a nested tensor" if value.is_nested else f"a tensor {list(value.shape)}"
+    if isinstance(value, dict | list | tuple):
+        count = _tensors_in(value)
+        return f"a {type(value).__name__} of {len(value)}" + (f" with {count} tensors" if count else "")
+    return f"{type(value).__name__} {str(value)[:60]!r}"
+
+
+def _tensors_in(value: Any) -> int:
+    """Tensors at any depth; a pickle may hold itself, so each container counts once."""
+    inside, seen, count = [value], set(), 0
+    while inside:
+        found = inside.pop()
+        count += isinstance(found, Tensor)
+        if isinstance(found, dict | list | tuple) and id(found) not in seen:
+            seen.add(id(found))
+            inside += found.values() if isinstance(found, dict) else found
+    return count
 
 
 def load(file: Path, access: str = "mmap") -> Any:
@@ -98,13 +147,13 @@ def _load(source: Path | io.BytesIO, mapped: bool) -> Any:
 
 def _unpacked(file: Path) -> io.BytesIO:
     """A ``.gz`` file's content, piece by piece, so that one that unfolds without end is stopped."""
-    out = io.BytesIO()
+    out, most = io.BytesIO(), MOST_UNPACKED + MOST_FOLD * file.stat().st_size
     try:
         with gzip.open(file, "rb") as stream:
             while piece := stream.read(1 << 24):
                 out.write(piece)
-                if out.tell() > MOST_UNPACKED:
-                    fault = f"unfolds to more than {MOST_UNPACKED >> 30} GiB; unpack it beside the others and remove it"
+                if out.tell() > most:
+                    fault = f"unfolds to more than {most >> 20} MiB; unpack it beside the others and remove it"
                     raise BadFile(file, fault)
     except (OSError, EOFError, zlib.error) as error:
         raise BadFile(file, f"not a sound gzip file ({error}); copy or save it again") from error

@@ -17,13 +17,16 @@ from eagle3lab.records import TensorInfo
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }  # fmt: skip
 """safetensors' words for dtypes that torch can hold."""
 
 WORDS = {dtype: word for word, dtype in DTYPES.items()}
 POINTER = "a Git LFS pointer, not the file itself; run 'git lfs pull'"
 _MAX_HEADER = 100_000_000  # safetensors' own limit on the header, bytes
+AT_ONCE = 4 << 20  # bytes of rows on their way to their places
 _MOST = 1 << 30  # bytes a single read asks for: Linux gives 2 GiB at most
 
 
@@ -72,17 +75,23 @@ class PlainFile:
     def rows(self, name: str, index: Tensor) -> Tensor:
         """Rows ``index`` [R] of a tensor → [R, …]; reads these rows' bytes and no others, whatever ``access`` says."""
         shape, dtype = self.infos[name].shape, self._dtype(name)
-        wanted, back = torch.unique(index, return_inverse=True)  # ascending
         begin, end = self._spans[name]
-        width = (end - begin) // max(shape[0], 1)
-        out = torch.empty(len(wanted) * width, dtype=torch.uint8)
+        place, width = self._start + begin, (end - begin) // max(shape[0], 1)
+        wanted, back = torch.unique(index, return_inverse=True)  # ascending
+        out = torch.empty(len(index), width, dtype=torch.uint8)
         with self.file.open("rb", buffering=0) as stream:
-            cuts = ((wanted[1:] - wanted[:-1]) != 1).nonzero()[:, 0] + 1
-            for run in torch.tensor_split(torch.arange(len(wanted)), cuts) if len(wanted) else ():
-                place = self._start + begin + int(wanted[run[0]]) * width
-                _fill(stream, place, out[int(run[0]) * width : (int(run[-1]) + 1) * width], self.file)
-        table = out.view(dtype).view(len(wanted), *shape[1:])
-        return table if torch.equal(wanted, index) else table[back]
+            if torch.equal(wanted, index):
+                _fill_rows(stream, place, wanted, out, self.file)
+            else:  # piece by piece, so that nothing of the table's size is held twice
+                order, step = back.argsort(), max(1, AT_ONCE // max(width, 1))
+                ends = torch.bincount(back, minlength=len(wanted)).cumsum(0).tolist()
+                for at in range(0, len(wanted), step):
+                    piece = wanted[at : at + step]
+                    rows = torch.empty(len(piece), width, dtype=torch.uint8)
+                    _fill_rows(stream, place, piece, rows, self.file)
+                    for to in order[ends[at - 1] if at else 0 : ends[at + len(piece) - 1]].split(step):
+                        out[to] = rows[back[to] - at]
+        return out.view(-1).view(dtype).view(len(index), *shape[1:])
 
     def _dtype(self, name: str) -> torch.dtype:
         word = self.infos[name].dtype
@@ -106,6 +115,14 @@ def _fill(stream: Any, place: int, out: Tensor, file: Path) -> None:
         if not got:
             raise BadFile(file, f"ended {len(buffer) - done} bytes early while it was read; copy it again")
         done += got
+
+
+def _fill_rows(stream: Any, place: int, wanted: Tensor, out: Tensor, file: Path) -> None:
+    """Reads rows ``wanted`` [N], ascending, of the table at ``place`` into ``out`` [N, bytes of a row]."""
+    cuts = ((wanted[1:] - wanted[:-1]) != 1).nonzero()[:, 0] + 1
+    for run in torch.tensor_split(torch.arange(len(wanted)), cuts) if len(wanted) else ():
+        first, last = int(run[0]), int(run[-1]) + 1
+        _fill(stream, place + int(wanted[first]) * out.shape[1], out[first:last].view(-1), file)
 
 
 def is_pointer(start: bytes) -> bool:
@@ -138,6 +155,10 @@ def _header(file: Path) -> tuple[dict[str, Any], int]:
         stream.seek(8)
         try:
             header = json.loads(stream.read(length))
+            own = header.get("__metadata__") or {}
+            if not isinstance(own, dict) or not all(isinstance(value, str) for value in own.values()):
+                fault = f"key '__metadata__' of its header is {str(own)[:100]!r}, expected an object of texts"
+                raise BadFile(file, f"{fault}; export it again")
             entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
             ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
             odd = [f"{name!r}: {entry}" for name, entry in entries.items() if not _sound(entry)]

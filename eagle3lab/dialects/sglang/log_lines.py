@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from eagle3lab.dialects import whose
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DECODE = re.compile(r"Decode batch(?: \[\d+\])?([.,]) #running-req: (\d{1,9})\b")
 _ACCEPT = re.compile(r"accept len: (\d+(?:\.\d+)?|nan), accept rate: (\d+(?:\.\d+)?|nan),")
@@ -57,12 +59,16 @@ class Server:
 
 @dataclass
 class ServeLog:
-    """A whole log: its servers in order, the numbers of cut lines, simulation, whose log it looks like."""
+    """A whole log: its servers in order, the numbers of cut lines, simulation, whose log it looks like.
+
+    ``mixed`` names another engine whose figures stand in it too.
+    """
 
     servers: list[Server] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     lines: int = 0
     looks_like: str = ""
+    mixed: str = ""
     simulated: str = ""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> ServeLog:
@@ -70,6 +76,7 @@ class ServeLog:
         for number, raw in lines:
             self.lines = number
             line = _ANSI.sub("", raw).strip()
+            self.mixed = self.mixed or whose.acceptance_of(line).removeprefix("SGLang")
             if simulated := _SIMULATED.search(line):
                 self.simulated = simulated[1]
             if "server_args=" in line:
@@ -78,10 +85,8 @@ class ServeLog:
                 self._decode(number, line)
             elif lifetime := _LIFETIME.search(line):
                 self._server().lifetime.append(float(lifetime[1]))
-            elif "SpecDecoding metrics:" in line or "vllm" in line.lower():
-                self.looks_like = self.looks_like or "vLLM"
-            elif "TensorRT-LLM" in line or "[TRT-LLM]" in line:
-                self.looks_like = self.looks_like or "TensorRT-LLM"
+            elif not self.looks_like and (other := whose.log_of(line)) != "SGLang":
+                self.looks_like = other
         return self
 
     def _decode(self, number: int, line: str) -> None:

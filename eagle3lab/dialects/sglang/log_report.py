@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from eagle3lab.counts import EngineReport
+from eagle3lab.counts import EngineReport, Flaw
 from eagle3lab.dialects.evidence import steps_note, text_lines
 from eagle3lab.dialects.sglang.log_lines import Decode, ServeLog, Server
 
@@ -25,22 +25,40 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
         BadFile: missing or no text.
     """
     log = ServeLog().read(text_lines(root, name, "an SGLang server log, as text"))
-    notes = [] if log.lines else ["the log is empty"]
+    flaws: list[tuple[Flaw, str]] = []
+    notes: list[str] = []
     if log.cut:
         shown = ", ".join(map(str, log.cut[:5])) + (" …" if len(log.cut) > 5 else "")
-        notes.append(f"partial: {len(log.cut)} decode lines are cut (lines {shown})")
+        flaws.append((Flaw.CUT, f"partial: {len(log.cut)} decode lines are cut (lines {shown})"))
     if log.simulated:
-        notes.append(f"SGLANG_SIMULATE_ACC_LEN={log.simulated}: acceptance is made up, not measured")
+        words = f"SGLANG_SIMULATE_ACC_LEN={log.simulated}: acceptance is made up, not measured"
+        flaws.append((Flaw.SIMULATED, words))
     if not log.servers:
-        whose = f"; it looks like {log.looks_like}'s" if log.looks_like else ""
-        notes.append(f"no line of an SGLang server in {log.lines} lines{whose}")
-        return EngineReport("sglang", "log", (name,), notes=tuple(notes))
+        found = f"no line of an SGLang server in {log.lines} lines" if log.lines else "the log is empty"
+        foreign = f"{found}; it looks like {log.looks_like}'s"
+        flaws.append((Flaw.FOREIGN, foreign) if log.looks_like else (Flaw.SILENT, found))
+        return EngineReport("sglang", "log", (name,), flaws=tuple(flaws))
+    if log.mixed:
+        flaws.append((Flaw.SERVERS, f"lines of {log.mixed}'s figures stand in this log too: they are not read"))
     busy = [s for s in log.servers if s.decodes]
     server = (busy or log.servers)[-1]
     if len(log.servers) > 1:
-        partial, which = ("partial: " if len(busy) > 1 else ""), (" that speculated" if busy else "")
-        notes.append(f"{partial}{len(log.servers)} servers in one log; the last{which} is counted")
+        words = f"{len(log.servers)} servers in one log; the last{' that speculated' if busy else ''} is counted"
+        if len(busy) > 1:
+            flaws.append((Flaw.SERVERS, f"partial: {words}"))
+        else:
+            notes.append(words)
     said = server.number("num_steps")
+    if not server.decodes:
+        flaws.append(_silence(server))
+    elif server.plain or server.nan:
+        kind = Flaw.NAN if server.nan else Flaw.CHANGES
+        left = f"{server.plain + server.nan} decode lines without an accept len are left out"
+        flaws.append((kind, f"partial: {left}" + (f", {server.nan} of them nan" if server.nan else "")))
+    longest = max((d.length for d in server.decodes), default=1.0)
+    if said is not None and longest > said + 1.005:
+        words = f"an accept len of {longest} is more than {said} steps allow: another run's lines?"
+        flaws.append((Flaw.DISAGREES, words))
     return EngineReport(
         "sglang",
         "log",
@@ -49,6 +67,7 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
         throughput=tuple(server.throughput),
         notes=(*notes, *settings_notes(server.arguments), *_means(server, said), *steps_note(said, steps)),
         reported_length=_mean(server.decodes),
+        flaws=(*flaws, *settings_flaws(server.arguments)),
     )
 
 
@@ -61,31 +80,41 @@ def _mean(decodes: Sequence[Decode]) -> float | None:
 
 def _means(server: Server, steps: int | None) -> list[str]:
     if not server.decodes:
-        return _silence(server)
+        return []
     notes = [
         f"mean of {len(server.decodes)} decode lines, weighted by running requests; each is itself the mean "
         "of one log interval, bonus included; no counts are printed, nor what follows the last interval",
         rate_definition(server.decodes, server.forms, steps, server.number("num_draft_tokens")),
         "throughput includes idle time before a line; the log does not name the layers it captured",
     ]
-    longest = max(d.length for d in server.decodes)
-    if steps is not None and longest > steps + 1.005:
-        notes.append(f"an accept len of {longest} is more than {steps} steps allow: another run's lines?")
-    if server.plain or server.nan:
-        notes.append(f"partial: {server.plain + server.nan} decode lines without an accept len are left out")
     if server.lifetime:
         notes.append(f"avg_spec_accept_length={server.lifetime[-1]} was printed when the cache was flushed")
     return notes
 
 
-def _silence(server: Server) -> list[str]:
+def _silence(server: Server) -> tuple[Flaw, str]:
+    """Why the log has no accept length."""
     if server.nan:
-        return [f"partial: {server.nan} decode lines, all with accept len nan"]
+        return Flaw.NAN, f"partial: {server.nan} decode lines, all with accept len nan"
     if server.started and server.arguments.get("algorithm") is None:
-        return ["speculative_algorithm is not set: this server did not speculate"]
+        return Flaw.SILENT, "speculative_algorithm is not set: this server did not speculate"
     if server.plain:
-        return [f"{server.plain} decode lines without an accept len: this server did not speculate"]
-    return ["no decode line: the server stopped within its first decode_log_interval (40 iterations)"]
+        words = f"{server.plain} decode lines without an accept len: this server did not speculate"
+        return Flaw.SILENT, words
+    words = "no decode line: the server stopped within its first decode_log_interval (40 iterations)"
+    return Flaw.SILENT, words
+
+
+def settings_flaws(arguments: dict[str, str | None]) -> list[tuple[Flaw, str]]:
+    """Steps and draft tokens of a chain that do not go together: the latter count the root too, so M = N + 1."""
+    numbers = [arguments.get(k) or "" for k in ("num_steps", "num_draft_tokens", "eagle_topk")]
+    if not all(n.isdecimal() and len(n) < 6 for n in numbers) or numbers[2] != "1":
+        return []
+    steps, tokens = int(numbers[0]), int(numbers[1])
+    if tokens == steps + 1:
+        return []
+    return [(Flaw.SETTINGS, f"speculative_num_steps {steps} and speculative_num_draft_tokens {tokens} with topk 1: the "
+             f"tokens count the root, so a chain takes {steps + 1} (SGLang sets it so, with a warning)")]  # fmt: skip
 
 
 def settings_notes(arguments: dict[str, str | None]) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from eagle3lab.recordings import Content, FileKind, Known, Reader, Recording, split, tensor, usual, without_padding
-
-KEYS = ("input_ids", "loss_mask", "aux_hidden_state", "hidden_state")
+from eagle3lab.recordings import Content, FileKind, Known, Reader, Recording, side_by_side, without_padding
 
 KIND = FileKind(
     name="specforge",
@@ -25,13 +23,8 @@ def _fits(content: Content) -> bool:
 
 
 def _read(content: Content, index: int, known: Known) -> Recording:
-    out = Recording(default=usual, default_words="SpecForge's default layer ids [1, L//2-1, L-4]", final_norm="post")
-    out.input_ids = tensor(out, content, "input_ids")
-    out.loss_mask = tensor(out, content, "loss_mask")
-    out.final = tensor(out, content, "hidden_state", axes=2)
-    wide = tensor(out, content, "aux_hidden_state", axes=2)
-    out.slots = split(out, "aux_hidden_state", wide, out.final.shape[1] if out.final is not None else known.hidden)
-    out.unused = tuple(sorted(content.keys - set(KEYS)))
+    words = "SpecForge's default layer ids [1, L//2-1, L-4]"
+    out = side_by_side(content, index, known, wide="aux_hidden_state", final="hidden_state", words=words)
     without_padding(out)
     return out
 

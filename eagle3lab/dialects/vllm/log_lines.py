@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from eagle3lab.dialects import whose
+
 _PROCESS = re.compile(r"\(([A-Za-z]\w*) pid=(\d+)\)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _VERSION = re.compile(r"vLLM API server version (\S+)|█\s+version (\S+)")
@@ -23,6 +25,7 @@ _PREFIX = re.compile(r"^.*?\[[\w.]+:\d+\] ")
 _RATE = r"(?:\d\.\d{3}|nan)"
 _RATES = rf"Per-position acceptance rate: ({_RATE}(?:, {_RATE})*)"
 _END = re.compile(r"Avg Draft acceptance rate: (?:\d+\.\d|nan)%")
+_TOTAL = re.compile(r"\b(total_num_output_tokens|num_drafts|num_draft_tokens|num_accepted_tokens): (\d{1,15})\s*$")
 _MEAN = re.compile(r"Mean acceptance length: (\d{1,9}\.\d\d|nan)\b")
 
 
@@ -98,12 +101,18 @@ class Server:
 
 @dataclass
 class ServeLog:
-    """A whole log: its servers in order of appearance, the numbers of cut lines, whose log it looks like."""
+    """A whole log: its servers in order of appearance, the numbers of cut lines, whose log it looks like.
+
+    ``mixed`` names another engine whose figures stand in it too.
+    ``totals`` are the counters that ``examples/offline_inference/spec_decode.py`` prints at its end, the last of each.
+    """
 
     servers: list[Server] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
     cut: list[int] = field(default_factory=list)
     lines: int = 0
     looks_like: str = ""
+    mixed: str = ""
     banner: str = ""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> ServeLog:
@@ -111,6 +120,7 @@ class ServeLog:
         for number, raw in lines:
             self.lines = number
             line = _ANSI.sub("", raw).strip()
+            self.mixed = self.mixed or whose.acceptance_of(line).removeprefix("vLLM")
             process = _PROCESS.search(line)
             name, pid = (process[1], process[2]) if process else ("", "")
             if "SpecDecoding metrics:" in line:
@@ -163,12 +173,10 @@ class ServeLog:
             # Every tensor-parallel worker prints these lines: once is enough.
             message, weights = _PREFIX.sub("", line), self._server("", "").weights
             weights += [] if message in weights else [message]
-        elif "Decode batch" in line or "sglang" in line.lower():
-            self.looks_like = self.looks_like or "SGLang"
-        elif "TensorRT-LLM" in line or "[TRT-LLM]" in line:
-            self.looks_like = self.looks_like or "TensorRT-LLM"
-        elif "llama_" in line or "srv  " in line:
-            self.looks_like = self.looks_like or "llama.cpp"
+        elif total := _TOTAL.search(line):
+            self.totals[total[1]] = int(total[2])
+        elif not self.looks_like and (other := whose.log_of(line)) != "vLLM":
+            self.looks_like = other
 
     def _settings(self, line: str) -> None:
         server = self._server("", "")

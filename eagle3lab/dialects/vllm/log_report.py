@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eagle3lab.counts import EngineReport
+from eagle3lab.counts import EngineReport, Flaw
 from eagle3lab.dialects.evidence import added, steps_note, text_lines
 from eagle3lab.dialects.vllm.log_lines import ServeLog, Server
 
@@ -25,29 +25,66 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
         BadFile: missing or no text.
     """
     log = ServeLog().read(text_lines(root, name, "a vLLM server log, as text"))
-    notes = [] if log.lines else ["the log is empty"]
+    flaws: list[tuple[Flaw, str]] = []
     if log.cut:
         shown = ", ".join(map(str, log.cut[:5])) + (" …" if len(log.cut) > 5 else "")
-        notes.append(f"partial: {len(log.cut)} SpecDecoding lines are cut (lines {shown})")
+        flaws.append((Flaw.CUT, f"partial: {len(log.cut)} SpecDecoding lines are cut (lines {shown})"))
+    if {"num_drafts", "num_accepted_tokens"} <= log.totals.keys():
+        return _of_totals(log, name, steps, flaws)
     if not log.servers:
-        whose = f"; it looks like {log.looks_like}'s" if log.looks_like else ""
-        notes.append(f"no line of a vLLM server in {log.lines} lines{whose}")
-        return EngineReport("vllm", "log", (name,), notes=tuple(notes))
+        found = f"no line of a vLLM server in {log.lines} lines" if log.lines else "the log is empty"
+        foreign = f"{found}; it looks like {log.looks_like}'s"
+        flaws.append((Flaw.FOREIGN, foreign) if log.looks_like else (Flaw.SILENT, found))
+        return EngineReport("vllm", "log", (name,), flaws=tuple(flaws))
+    if log.mixed:
+        flaws.append((Flaw.SERVERS, f"lines of {log.mixed}'s figures stand in this log too: they are not read"))
     busy = [s for s in log.servers if s.intervals]
     server = (busy or log.servers)[-1]
+    notes = []
     if len(log.servers) > 1:
         pids = ", ".join(s.pid or "unknown" for s in log.servers)
-        partial, which = ("partial: " if len(busy) > 1 else ""), (" that speculated" if busy else "")
-        notes.append(f"{partial}{len(log.servers)} servers in one log (pids {pids}); the last{which} is counted")
-    return _of_server(server, name, steps, notes + _settings(server))
+        which = " that speculated" if busy else ""
+        words = f"{len(log.servers)} servers in one log (pids {pids}); the last{which} is counted"
+        if len(busy) > 1:
+            flaws.append((Flaw.SERVERS, f"partial: {words}"))
+        else:
+            notes.append(words)
+    if server.sampling == "synthetic":
+        words = "rejection_sample_method is synthetic: acceptance is made up, not measured"
+        flaws.append((Flaw.SIMULATED, words))
+    return _of_server(server, name, steps, notes + _settings(server), flaws)
 
 
-def _of_server(server: Server, name: str, steps: int | None, notes: list[str]) -> EngineReport:
+def _of_totals(log: ServeLog, name: str, steps: int | None, flaws: list[tuple[Flaw, str]]) -> EngineReport:
+    """The counters that the offline example printed at its end, exact where the intervals are not."""
+    drafts, drafted = log.totals["num_drafts"], log.totals.get("num_draft_tokens")
+    exact = drafted is not None and drafts and drafted % drafts == 0
+    said = drafted // drafts if exact and drafted else None
+    notes = ["the totals are those that the offline script printed at its end", *steps_note(said, steps)]
+    return EngineReport(
+        "vllm",
+        "log",
+        (name,),
+        steps=said or steps,
+        drafts=drafts,
+        drafted=drafted,
+        accepted=log.totals["num_accepted_tokens"],
+        version=log.servers[-1].version if log.servers else "",
+        notes=tuple(notes),
+        output=log.totals.get("total_num_output_tokens"),
+        flaws=tuple(flaws),
+    )
+
+
+def _of_server(
+    server: Server, name: str, steps: int | None, notes: list[str], flaws: list[tuple[Flaw, str]]
+) -> EngineReport:
     intervals = server.intervals
     known = {len(i.rates) for i in intervals if i.rates} | ({server.steps} if server.steps else set())
     said = next(iter(known)) if len(known) == 1 else None
     if len(known) > 1:
-        notes.append(f"partial: K changes within the log ({sorted(known)}): the lengths are of a mixture")
+        words = f"partial: K changes within the log ({sorted(known)}): the lengths are of a mixture"
+        flaws.append((Flaw.CHANGES, words))
     rounds = [i.rounds(server.steps or said or steps) for i in intervals]
     whole = [n for n in rounds if n is not None]
     drafts = sum(whole) if intervals and len(whole) == len(rounds) else None
@@ -61,8 +98,11 @@ def _of_server(server: Server, name: str, steps: int | None, notes: list[str]) -
     positions = _positions(server, rounds, said)
     if intervals and drafts and not positions:
         notes.append("no per-position counts: the rates, printed with 3 decimals, do not determine them")
-    if any("nan" in i.rates or not i.drafted for i in intervals):
-        notes.append("intervals without a draft (rates print as nan) count as zero")
+    if idle := sum("nan" in i.rates or not i.drafted for i in intervals):
+        words = f"{idle} of {len(intervals)} intervals are without a draft (rates print as nan): they count as zero"
+        flaws.append((Flaw.NAN, words))
+    if not intervals:
+        flaws.append((Flaw.SILENT, _silence(server)))
     return EngineReport(
         "vllm",
         "log",
@@ -77,6 +117,7 @@ def _of_server(server: Server, name: str, steps: int | None, notes: list[str]) -
         throughput=tuple(server.throughput),
         notes=(*notes, *steps_note(said, steps), *_span(server)),
         reported_length=reported,
+        flaws=tuple(flaws),
     )
 
 
@@ -96,9 +137,7 @@ def _settings(server: Server) -> list[str]:
     notes = []
     if server.method and server.method != "eagle3":
         notes.append(f"the speculative method is {server.method}, not eagle3")
-    if server.sampling == "synthetic":
-        notes.append("rejection_sample_method is synthetic: acceptance is made up, not measured")
-    elif server.sampling and server.sampling != "standard":
+    if server.sampling not in ("", "standard", "synthetic"):
         notes.append(f"rejection_sample_method is {server.sampling}")
     if len(server.ids) > 1:
         notes.append(f"several sets of layer ids in the log: {server.ids}; the last is given")
@@ -109,14 +148,19 @@ def _settings(server: Server) -> list[str]:
     return notes + server.weights
 
 
+def _silence(server: Server) -> str:
+    """Why the log has no SpecDecoding line."""
+    if server.speculative is False:
+        return "speculative_config is not set: this server did not speculate"
+    if server.speculative:
+        return "no SpecDecoding line: stopped within the first interval, or --disable-log-stats"
+    return "no SpecDecoding line and no settings: the log does not say whether the server speculated"
+
+
 def _span(server: Server) -> list[str]:
     """Which part of the run the intervals cover."""
     if not server.intervals:
-        if server.speculative is False:
-            return ["speculative_config is not set: this server did not speculate"]
-        if server.speculative:
-            return ["no SpecDecoding line: stopped within the first interval, or --disable-log-stats"]
-        return ["no SpecDecoding line and no settings: the log does not say whether the server speculated"]
+        return []
     if server.running is None:
         tail = "no status line tells whether requests were still running"
     elif server.running:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3lab.counts import EngineReport, RequestReport
+from eagle3lab.counts import EngineReport, Flaw, RequestReport
+from eagle3lab.dialects import whose
+from eagle3lab.dialects.counters import Names, of_counters
 from eagle3lab.dialects.evidence import (
     added,
     at_least,
@@ -22,15 +24,13 @@ from eagle3lab.dialects.evidence import (
     steps_note,
     token_ids,
 )
-from eagle3lab.dialects.prometheus import counter_growth
+from eagle3lab.dialects.modelopt.reports import benchmarks
 from eagle3lab.dialects.vllm.log_report import of_log
-from eagle3lab.errors import BadFile
+from eagle3lab.dialects.vllm.snapshot import counters
 
 _ENGINE = "vllm"
-_DRAFTS = "vllm:spec_decode_num_drafts"
-_DRAFTED = "vllm:spec_decode_num_draft_tokens"
-_ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
-_PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos"
+_KEYS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+_NAMES = Names(_ENGINE, "vLLM", "vllm:", "generation_tokens", "request_success")
 
 
 def read_reports(
@@ -45,10 +45,11 @@ def read_reports(
     Args:
         root: the case folder; the other paths are relative to it.
         log: the server's log.
-        metrics: answers of ``GET /metrics``, oldest first: the growth from the first to the last is reported,
-            of a single file its totals.
+        metrics: answers of ``GET /metrics``, or dumps of ``llm.get_metrics()``, oldest first: the growth from the
+            first to the last is reported, of a single file its totals. Or specdec_bench's ``acceptance_rate.json``.
         responses: chat completions as JSON lines, of a server started with
-            ``--per-request-spec-decode-metrics detailed`` and requests with ``return_token_ids``.
+            ``--per-request-spec-decode-metrics detailed`` and requests with ``return_token_ids``; or the dicts of
+            ``spec_decode_metrics`` of an offline run, one a line.
         steps: K as the case says, for evidence that does not say it.
 
     Returns:
@@ -58,9 +59,9 @@ def read_reports(
     Raises:
         BadFile: a file is missing or not what it should be.
     """
-    reports = []
-    if metrics:
-        reports.append(_of_counters(root, tuple(metrics), steps))
+    reports, texts = benchmarks(root, metrics, _ENGINE, steps)
+    if texts:
+        reports.append(of_counters(_NAMES, root, texts, steps, counters))
     if responses:
         reports.append(_of_responses(root, responses, steps))
     if log:
@@ -68,85 +69,46 @@ def read_reports(
     return sorted(reports, key=lambda r: r.accept_length is None)
 
 
-def _of_counters(root: Path, files: tuple[str, ...], steps: int | None) -> EngineReport:
-    growth = counter_growth(root, files, (_DRAFTS, _DRAFTED, _ACCEPTED, _PER_POSITION))
-    drafts, drafted, accepted = (growth.total(name) for name in (_DRAFTS, _DRAFTED, _ACCEPTED))
-    per_position: dict[int, int] = {}
-    for (name, labels), value in growth.values.items():
-        if name == _PER_POSITION:
-            position = dict(labels).get("position", "")
-            if not position.isdecimal() or len(position) > 3:
-                raise BadFile(
-                    files[-1],
-                    f"{name}: found position={position!r}; expected 0, 1, …; save the metrics again",
-                )
-            per_position[int(position)] = per_position.get(int(position), 0) + value
-    notes = list(growth.notes)
-    if drafts is None:
-        if any(name.startswith("vllm:") for name in growth.names):
-            notes.append(f"no {_DRAFTS} counter: this server did not speculate")
-        else:
-            other = "SGLang's" if any(n.startswith("sglang:") for n in growth.names) else "not vLLM's"
-            notes.append(f"no vllm: metric in {files[-1]}: these metrics are {other}")
-        return EngineReport(_ENGINE, "counters", files, steps=None, notes=tuple(notes))
-    said = max(per_position) + 1 if per_position else None
-    positions = tuple(per_position.get(j, 0) for j in range(said or 0))
-    notes += steps_note(said, steps) + _contradictions(drafts, drafted, accepted, positions)
-    if not drafts:
-        notes.append("the counters did not move: no draft was verified between the files")
-    return EngineReport(
-        _ENGINE, "counters", files, said or steps, drafts, drafted, accepted, positions, notes=tuple(notes)
-    )
-
-
-def _contradictions(drafts: int, drafted: int | None, accepted: int | None, positions: tuple[int, ...]) -> list[str]:
-    notes = []
-    if accepted is not None and positions and sum(positions) != accepted:
-        notes.append(f"partial: per-position counts add up to {sum(positions)}, accepted says {accepted}")
-    if list(positions) != sorted(positions, reverse=True) or (positions and positions[0] > drafts):
-        notes.append(f"per-position counts {positions} do not fall from {drafts} drafts: inconsistent")
-    if drafted is not None and accepted is not None and accepted > drafted:
-        notes.append(f"{accepted} accepted of {drafted} drafted tokens: inconsistent")
-    if positions and drafted is not None and drafted < drafts * len(positions):
-        notes.append(f"{drafted} draft tokens in {drafts} rounds of K {len(positions)}: some were cut short")
-    return notes
-
-
 def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
     rows, notes = json_rows(root, name, "a chat completion")
-    requests, stats = [], []
+    requests, stats, output = [], [], 0
     failed = chunks = several = 0
     for _, row in rows:
         choices = objects(row.get("choices"))
-        if not choices or "error" in row:
+        found = _stats(row, choices)
+        if "error" in row or not (choices or found):
             failed += 1
             continue
         chunks += row.get("object") == "chat.completion.chunk"
         several += len(choices) > 1
-        found = _stats(row, choices)
         stats += found
-        one = choices[0] if len(choices) == 1 else {}
-        requests.append(
-            RequestReport(
-                token_ids(row.get("prompt_token_ids")) or token_ids(one.get("prompt_token_ids")),
-                token_ids(one.get("token_ids")),
-                (counts(found[0].get("per_step_accepted")) or ()) if len(found) == 1 else (),
-                (counts(found[0].get("per_step_drafted")) or ()) if len(found) == 1 else (),
-                str(one.get("finish_reason") or ""),
-            )
+        one = choices[0] if len(choices) == 1 else row
+        request = RequestReport(
+            token_ids(row.get("prompt_token_ids")) or token_ids(one.get("prompt_token_ids")),
+            token_ids(one.get("token_ids")),
+            (counts(found[0].get("per_step_accepted")) or ()) if len(found) == 1 else (),
+            (counts(found[0].get("per_step_drafted")) or ()) if len(found) == 1 else (),
+            str(one.get("finish_reason") or ""),
         )
+        requests.append(request)
+        usage = row.get("usage")
+        tokens = count(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+        output += (tokens or len(request.token_ids)) if found else 0
     notes += _missing(len(rows), failed, chunks, several)
     if not stats:
-        notes.append(
-            f"no speculative_decoding metrics in {len(requests)} responses: the server did not speculate, or "
-            "ran without --per-request-spec-decode-metrics detailed"
+        return EngineReport(
+            _ENGINE,
+            "responses",
+            (name,),
+            requests=tuple(requests),
+            notes=tuple(notes),
+            flaws=(_silent(rows, requests),),
         )
-        return EngineReport(_ENGINE, "responses", (name,), requests=tuple(requests), notes=tuple(notes))
     if len(stats) < len(requests):
         notes.append(f"partial: {len(requests) - len(stats)} of {len(requests)} responses have no metrics")
     if not any(r.accepted for r in requests):
         notes.append("no per-step counts: they need --per-request-spec-decode-metrics detailed")
-    totals, positions, said, more = _summed(stats)
+    totals, positions, said, more, flaws = _summed(stats)
     return EngineReport(
         _ENGINE,
         "responses",
@@ -156,6 +118,22 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         positions,
         tuple(requests),
         notes=(*notes, *more, *steps_note(said, steps)),
+        output=output or None,
+        answered=len(stats),
+        lengths=tuple(
+            1 + a / n for s in stats if (n := count(s.get(_KEYS[0]))) and (a := count(s.get(_KEYS[2]))) is not None
+        ),
+        flaws=tuple(flaws),
+    )
+
+
+def _silent(rows: list[tuple[int, dict[str, Any]]], requests: list[RequestReport]) -> tuple[Flaw, str]:
+    other = next((w for _, row in rows if (w := whose.answer_of(row)) not in ("", "vLLM")), "")
+    if other:
+        return Flaw.FOREIGN, f"no speculative_decoding metrics in {len(rows)} lines: these answers are {other}'s"
+    return Flaw.SILENT, (
+        f"no speculative_decoding metrics in {len(requests)} responses: the server did not speculate, or "
+        "ran without --per-request-spec-decode-metrics detailed"
     )
 
 
@@ -164,7 +142,8 @@ def _stats(row: dict[str, Any], choices: list[dict[str, Any]]) -> list[dict[str,
     holders = [row, *choices]
     metrics = [h["metrics"] for h in holders if isinstance(h.get("metrics"), dict)]
     found = [m.get("speculative_decoding") for m in metrics]
-    found += [h.get("speculative_decoding_stats") for h in holders]
+    found += [h.get(key) for h in holders for key in ("speculative_decoding_stats", "spec_decode_metrics")]
+    found += [row]
     return [f for f in found if isinstance(f, dict) and count(f.get("num_spec_steps")) is not None]
 
 
@@ -181,27 +160,45 @@ def _missing(rows: int, failed: int, chunks: int, several: int) -> list[str]:
 
 def _summed(
     stats: list[dict[str, Any]],
-) -> tuple[tuple[int, int, int], tuple[int, ...], int | None, list[str]]:
-    """(drafts, drafted, accepted), per-position counts, K, and notes."""
-    keys = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
-    drafts, drafted, accepted = (sum(count(s.get(k)) or 0 for s in stats) for k in keys)
+) -> tuple[tuple[int, int, int], tuple[int, ...], int | None, list[str], list[tuple[Flaw, str]]]:
+    """(drafts, drafted, accepted), per-position counts, K, notes, and what contradicts itself."""
+    drafts, drafted, accepted = (sum(count(s.get(k)) or 0 for s in stats) for k in _KEYS)
     notes: list[str] = []
+    flaws: list[tuple[Flaw, str]] = []
     rounds: tuple[int, ...] = ()
-    odd = 0
+    odd = absent = rates = 0
     for entry in stats:
         found = histogram(entry.get("acceptance_histogram"))
-        agrees = found is not None and (sum(found), sum(j * n for j, n in enumerate(found))) == (
-            count(entry.get("num_spec_steps")),
-            count(entry.get("num_accepted_draft_tokens")),
-        )
-        odd += not agrees
+        sums = (count(entry.get(_KEYS[0])), count(entry.get(_KEYS[2])))
+        absent += found is None
+        odd += found is not None and (sum(found), sum(j * n for j, n in enumerate(found))) != sums
+        rates += not _rates_agree(entry)
         rounds = added(rounds, found or ())
     if odd:
-        notes.append(f"no per-position counts: {odd} histograms are missing or contradict their sums")
+        flaws.append((Flaw.DISAGREES, f"{odd} of {len(stats)} histograms contradict their request's sums"))
+    if rates:
+        flaws.append(
+            (Flaw.DISAGREES, f"{rates} of {len(stats)} requests print a mean or a rate that their counts do not give")
+        )
+    if odd or absent:
+        notes.append(f"no per-position counts: {odd + absent} histograms are missing or contradict their sums")
         rounds = ()
     said = {count(s.get("num_spec_tokens")) for s in stats} - {None}
     if len(said) > 1:
-        notes.append(f"partial: K differs between responses ({sorted(k for k in said if k)})")
+        words = f"partial: K differs between responses ({sorted(k for k in said if k is not None)})"
+        flaws.append((Flaw.CHANGES, f"{words}: the lengths are of a mixture"))
     steps = said.pop() if len(said) == 1 else None
     positions = added(at_least(rounds), (0,) * (steps or 0)) if rounds else ()
-    return (drafts, drafted, accepted), positions, steps, notes
+    return (drafts, drafted, accepted), positions, steps, notes, flaws
+
+
+def _rates_agree(entry: dict[str, Any]) -> bool:
+    """Whether the printed mean and rate are those of the counts; what is not printed agrees."""
+    drafts, drafted, accepted = (count(entry.get(k)) for k in _KEYS)
+    mean, rate = entry.get("mean_acceptance_length"), entry.get("draft_acceptance_rate")
+    pairs = []
+    if drafts and accepted is not None:
+        pairs.append((mean, 1 + accepted / drafts))
+    if drafted and accepted is not None:
+        pairs.append((rate, accepted / drafted))
+    return all(abs(v - x) < 5e-3 for v, x in pairs if isinstance(v, int | float) and not isinstance(v, bool))
