@@ -14,6 +14,9 @@ from eagle3lab.records import Sample
 from eagle3lab.target import Target
 from eagle3lab.vocab import VocabMap
 
+READ_ROWS = 256 * 2**20
+"""A larger embedding table is read row by row: mapped, each row would bring megabytes of its neighbours into memory."""
+
 
 class Model:
     """A draft's weights, loaded once in one dtype on one device, for any Reading.
@@ -36,7 +39,7 @@ class Model:
             stored = self.draft.weight(name)
             if not stored.is_floating_point():
                 raise Blocked(
-                    f"{self.draft.path.name}: {self.draft.stored[name]} is {str(stored.dtype).removeprefix('torch.')}: "
+                    f"{self.draft.name}: {self.draft.stored[name]} is {str(stored.dtype).removeprefix('torch.')}: "
                     "quantised weights cannot be run by this version of the lab; give the draft as trained"
                 )
             self._weights[key] = stored.to(self.device, dtype)
@@ -46,16 +49,14 @@ class Model:
         """The tensor, or None when the file lacks it or the reading drops it."""
         return self.weight(name, dtype) if name in self.draft and name not in reading.dropped else None
 
+    def linear(self, x: Tensor, name: str, reading: Reading) -> Tensor:
+        """X [R, w] times the matrix ``name`` (less its ``.weight``) → [R, rows], plus its bias where there is one."""
+        return F.linear(x, self.weight(f"{name}.weight", x.dtype), self.optional(f"{name}.bias", reading, x.dtype))
+
     def embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
         """Embedding rows of target ids ``tokens`` [R] → [R, H]."""
         if reading.embedding == "own":
-            table = self.draft.weight("embed_tokens.weight")
-            if int(tokens.max()) >= len(table):
-                raise BadFile(
-                    self.draft.path,
-                    f"embed_tokens.weight has {len(table)} rows, token {int(tokens.max())} is asked",
-                )
-            rows = table[tokens.cpu()]
+            rows = self._own_rows(tokens.cpu())
         else:
             rows = self._need_target("its embedding rows").embedding(tokens.cpu())
         if rows.shape[-1] != self.draft.arch.hidden:
@@ -66,6 +67,16 @@ class Model:
                 ["draft and target differ in width, so the draft must carry its own embed_tokens: export it with them"],
             )
         return rows.to(self.device, dtype)
+
+    def _own_rows(self, tokens: Tensor) -> Tensor:
+        name = "embed_tokens.weight"
+        count = (self.draft.shape(name) or (0,))[0]
+        if count and int(tokens.max()) >= count:
+            raise BadFile(self.draft.path, f"{name} has {count} rows, token {int(tokens.max())} is asked")
+        stored = self.draft.stored.get(name)
+        if stored and self.draft.tensors[stored].nbytes > READ_ROWS:
+            return self.draft.weight_rows(name, tokens)
+        return self.draft.weight(name)[tokens]
 
     def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
         """``lm_head`` [Vd, H]: the draft's own, or the target's rows of the draft vocab."""
@@ -108,7 +119,7 @@ class Model:
     def _need_target(self, what: str) -> Target:
         if self.target is None:
             raise Blocked(
-                f"the draft at {self.draft.path.name} needs the target for {what}; give a sound one under [target]"
+                f"the draft at {self.draft.name} needs the target for {what}; give a sound one under [target]"
             )
         return self.target
 
@@ -121,6 +132,4 @@ class Model:
         g = torch.cat(parts, -1)  # [R, A*Ht]
         if reading.aux_norm == "input_norm":
             g = rms_norm(g, self.weight("input_norm.weight", dtype), eps)
-        if reading.fc == "skipped":
-            return g
-        return F.linear(g, self.weight("fc.weight", dtype), self.optional("fc.bias", reading, dtype))  # [R, H]
+        return g if reading.fc == "skipped" else self.linear(g, "fc", reading)  # [R, H]

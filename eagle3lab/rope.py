@@ -21,9 +21,9 @@ NEEDED: dict[str, tuple[str, ...]] = {
 def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, float]:
     """Inverse frequencies and the factor on cos and sin.
 
-    The rules of ``hf`` are those of transformers' ``modeling_rope_utils`` (which vLLM and SGLang match for the kinds
-    below); ``specforge`` differs for ``dynamic`` (its cache is built past the limit, so it always scales) and for
-    yarn's mscale (ratio of both mscales with SpecForge's own default).
+    The rules of ``hf`` are those of transformers' ``modeling_rope_utils``; ``specforge`` differs for ``dynamic`` (its
+    cache is built past the limit, so it always scales) and for yarn's mscale (ratio of both mscales with SpecForge's
+    own defaults 1 and 0, which are DeepSeek's as well).
 
     Args:
         rope: the Reading's rope.
@@ -51,6 +51,9 @@ def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, floa
     if kind == "linear":
         return 1.0 / rope.base**exponents / float(scaling["factor"]), 1.0
     if kind == "dynamic":
+        if rotated == 2:
+            raise Blocked("config.json: rope scaling 'dynamic' of 2 rotated channels has no finite base; "
+                          "expected 4 or more")  # fmt: skip
         return 1.0 / _dynamic_base(rope, scaling, rotated, positions) ** exponents, 1.0
     if kind == "llama3":
         return _llama3(1.0 / rope.base**exponents, scaling), 1.0
@@ -95,21 +98,43 @@ def _yarn(rope: Rope, exponents: Tensor, scaling: dict[str, Any], rotated: int) 
     return plain / factor * ramp + plain * (1 - ramp), _yarn_factor(rope, scaling, factor)
 
 
-def _yarn_factor(rope: Rope, scaling: dict[str, Any], factor: float) -> float:
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+def _mscale(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
+
+def _yarn_factor(rope: Rope, scaling: dict[str, Any], factor: float) -> float:
     given, over_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
     if rope.rule == "specforge":
-        return mscale(float(given if given is not None else 1)) / mscale(float(over_all or 0))
+        return _mscale(factor, float(given if given is not None else 1)) / _mscale(factor, float(over_all or 0))
     if scaling.get("attention_factor") is not None:
         return float(scaling["attention_factor"])
-    return mscale(float(given)) / mscale(float(over_all)) if given and over_all else mscale(1.0)
+    if given and over_all:
+        return _mscale(factor, float(given)) / _mscale(factor, float(over_all))
+    return _mscale(factor, 1.0)
 
 
-def table(rope: Rope, head_dim: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cos and sin in float32, each [R, r/2], for ``positions`` [R]."""
-    inverse, factor = frequencies(rope, head_dim, int(positions.max()) + 1 if positions.numel() else 1)
+def softmax_gain(rope: Rope) -> float:
+    """What DeepSeek's attention multiplies its softmax scale with: yarn's mscale of ``mscale_all_dim``, squared.
+
+    1 without yarn, or where ``mscale_all_dim`` is 0 or not given (transformers' ``DeepseekV3Attention``).
+    """
+    scaling = dict(rope.scaling)
+    over_all = scaling.get("mscale_all_dim")
+    if scaling.get("rope_type", scaling.get("type")) != "yarn" or not over_all:
+        return 1.0
+    return _mscale(float(scaling["factor"]), float(over_all)) ** 2
+
+
+def table(rope: Rope, head_dim: int, positions: Tensor, length: int | None = None) -> tuple[Tensor, Tensor]:
+    """Cos and sin in float32, each [R, r/2], for ``positions`` [R].
+
+    Args:
+        rope: the Reading's rope.
+        head_dim: d.
+        positions: int64 [R].
+        length: number of positions of the whole run, which ``dynamic`` scales by; up to the last one when None.
+    """
+    inverse, factor = frequencies(rope, head_dim, length or (int(positions.max()) + 1 if positions.numel() else 1))
     angles = positions.float()[:, None] * inverse.to(positions.device)  # [R, r/2]
     return angles.cos() * factor, angles.sin() * factor
 

@@ -16,7 +16,7 @@ import torch
 from golden_cases import CASES, load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from naive import Naive, final_state
+from naive import Latent, Naive, final_state
 from planted import Shape, Source, random_weights, write_draft
 
 from eagle3lab.draft import Draft
@@ -72,17 +72,26 @@ def test_golden_drafts(name):
 SCALINGS = (
     {},
     {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "dynamic", "factor": 2.0},
     # an old context of 64 puts fast, middle and slow frequencies into all three branches of the rule
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
      "original_max_position_embeddings": 64},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 0.9,
+     "beta_fast": 16.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 0.0},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.3},
 )  # fmt: skip
 
 
 @st.composite
 def shapes(draw) -> Shape:
     kv_heads, group = draw(st.sampled_from([(1, 1), (1, 3), (2, 1), (2, 2)]))
+    latent = draw(st.sampled_from([None, None, Latent(nope=4, rope=8, value=6), Latent(nope=6, rope=4, value=4)]))
     return Shape(
+        latent=latent,
+        q_rank=draw(st.sampled_from([None, 5])),
+        kv_rank=draw(st.sampled_from([3, 6])),
         hidden=draw(st.sampled_from([12, 16])),
         target_hidden=draw(st.sampled_from([8, 12])),
         heads=kv_heads * group,
@@ -105,11 +114,15 @@ def readings(draw, shape: Shape) -> Reading:
     aux = draw(st.one_of(boundaries, st.just((FINAL,))) if shape.aux == 1 else boundaries)
     dropped = [*shape.biases, *shape.qk_norms]
     # at least one pair is rotated: d = 4 and a share of one half leave a single pair
+    partial, scaling = draw(st.sampled_from([1.0, 0.5])), draw(st.sampled_from(SCALINGS))
+    width = (shape.latent.rope if shape.latent else shape.head_dim) * partial
     rope = Rope(
         base=draw(st.sampled_from([100.0, 10000.0])),
-        scaling=tuple(sorted(draw(st.sampled_from(SCALINGS)).items())),
+        scaling=() if scaling.get("rope_type") == "dynamic" and width == 2 else tuple(sorted(scaling.items())),
+        rule=draw(st.sampled_from(["hf", "hf", "specforge"])),
         layout=draw(st.sampled_from(["half", "interleaved"])),
-        partial=draw(st.sampled_from([1.0, 0.5])),
+        partial=partial,
+        limit=draw(st.sampled_from([8, 512])),  # dynamic scales past it: 14 tokens are past 8
     )
     return Reading(
         aux=aux,
@@ -141,7 +154,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("random")
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None,
+@settings(max_examples=60, derandomize=True, deadline=None, database=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(run=settings_of_a_run())
 def test_random_shapes_and_readings(folder, run):
@@ -151,14 +164,16 @@ def test_random_shapes_and_readings(folder, run):
     source = Source.draw(shape, rng)
     write_draft(folder, weights, shape)
     draft = Draft(folder, shape.target_hidden, shape.vocab)
-    assert (draft.arch.heads, draft.arch.kv_heads, draft.arch.head_dim) == (shape.heads, shape.kv_heads, shape.head_dim)
+    if shape.latent is None:
+        solved = (draft.arch.heads, draft.arch.kv_heads, draft.arch.head_dim)
+        assert solved == (shape.heads, shape.kv_heads, shape.head_dim)
     length, steps, last = 14, 4, 5
     tokens = rng.integers(0, shape.vocab, length)
     states = {k: rng.normal(size=(length, shape.target_hidden)).astype(np.float32) for k in range(last + 1)}
     sample = Sample("s", "s.safetensors", torch.tensor(tokens), torch.ones(length, dtype=torch.uint8),
                     {k: torch.tensor(v) for k, v in states.items()}, last=last)  # fmt: skip
     naive = Naive(weights, reading, shape.heads, shape.head_dim, shape.eps, table=source.table,
-                  target_head=source.head_rows)  # fmt: skip
+                  target_head=source.head_rows, latent=shape.latent)  # fmt: skip
     known = {**states, FINAL: final_state(states[last], source.norm_weight.numpy(), source.eps)}
     result = rollout(Model(draft, source), sample, reading, steps, fed=fed, keep=("hidden", "logits"))
     if fed == "recorded":
@@ -188,6 +203,30 @@ def test_the_window_hides_a_chains_own_keys_too(tmp_path):
         naive = Naive(weights, reading, shape.heads, shape.head_dim, shape.eps, table=source.table)
         result = rollout(model, sample, reading, 4, keep=("hidden", "logits"))
         assert agree(result, naive.chains(tokens.tolist(), states, 4))
+
+
+@pytest.mark.parametrize(("rule", "limit"), [("hf", 8), ("hf", 64), ("specforge", 64)])
+def test_dynamic_rope_scales_by_the_whole_texts_length(tmp_path, rule, limit):
+    """Every row and step of a text is turned alike, whichever rows are followed; within the limit hf does not scale."""
+    shape = Shape(hidden=12, target_hidden=12)
+    rng = np.random.default_rng(4)
+    weights, source = random_weights(shape, rng), Source.draw(shape, rng)
+    write_draft(tmp_path, weights, shape)
+    tokens = rng.integers(0, shape.vocab, 20)
+    states = {k: rng.normal(size=(20, 12)).astype(np.float32) for k in range(3)}
+    sample = Sample("s", "s", torch.tensor(tokens), torch.ones(20), {k: torch.tensor(v) for k, v in states.items()})
+    model = Model(Draft(tmp_path, 12, shape.vocab), source)
+    rope = Rope(base=100.0, scaling=(("factor", 4.0), ("rope_type", "dynamic")), rule=rule, limit=limit)
+    reading = Reading(aux=(0, 1, 2), rope=rope)
+    naive = Naive(weights, reading, shape.heads, shape.head_dim, shape.eps, table=source.table)
+    chains = naive.chains(tokens.tolist(), states, 4)
+    whole = rollout(model, sample, reading, 4, keep=("hidden", "logits"))
+    assert agree(whole, chains)
+    first = rollout(model, sample, reading, 4, rows=torch.arange(3), keep=("hidden", "logits"))
+    assert agree(first, [said[:3] for said in chains]) > 0
+    plain = rollout(model, sample, reading.replace(rope=Rope(base=100.0)), 4, keep=("hidden", "logits"))
+    same = torch.allclose(plain.steps[3].logits, whole.steps[3].logits, atol=1e-4)
+    assert same == (rule == "hf" and limit == 64)
 
 
 def test_ids_and_offsets_of_one_map_give_the_same_tokens(tmp_path):

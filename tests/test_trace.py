@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from eagle3lab.draft import Draft
-from eagle3lab.errors import BadShape, Blocked
+from eagle3lab.errors import BadShape
 from eagle3lab.reading import Reading
 from eagle3lab.trace import trace
 
@@ -94,7 +94,7 @@ def test_wrong_head_counts_name_the_key(tmp_path, config, says):
 
 def test_query_and_key_rows_alike_mean_as_many_kv_heads(tmp_path):
     def alike(tensors):
-        for p in "kv":
+        for p in "qkv":
             tensors[f"midlayer.self_attn.{p}_proj.weight"] = torch.ones(16, 32)
 
     assert "num_key_value_heads should be 4" in misfit(draft(tmp_path, alike)).hypotheses[0]
@@ -144,11 +144,27 @@ def test_what_the_reading_does_not_use_may_have_any_size(tmp_path):
         trace(found, READING.replace(dropped=("fc.bias",), embedding="own"), 9)
 
 
-def test_latent_attention_is_blocked_not_wrong(tmp_path):
-    def mla(tensors):
-        for p in "qkv":
-            tensors.pop(f"midlayer.self_attn.{p}_proj.weight")
-        tensors["midlayer.self_attn.kv_a_proj_with_mqa.weight"] = torch.ones(8, 32)
+def latent(tensors):
+    for p in "qkv":
+        tensors.pop(f"midlayer.self_attn.{p}_proj.weight")
+    # heads of 4 unrotated and 2 rotated channels, values of 3, latent of 6
+    low = {"q_a_proj": (5, 32), "q_a_layernorm": (5,), "q_b_proj": (24, 5)}
+    for name, shape in {**low, "kv_a_proj_with_mqa": (8, 32), "kv_a_layernorm": (6,), "kv_b_proj": (28, 6),
+                        "o_proj": (16, 12)}.items():  # fmt: skip
+        tensors[f"midlayer.self_attn.{name}.weight"] = torch.ones(shape)
 
-    with pytest.raises(Blocked, match=r"latent attention .*kv_a_proj_with_mqa"):
-        trace(draft(tmp_path, mla), READING, 9)
+
+def test_latent_attention_is_traced_and_its_mismatch_named(tmp_path):
+    operations = trace(draft(tmp_path / "sound", latent), READING, 9)
+    gives = {o.name: o.gives for o in operations}
+    assert gives["q_b_proj"] == (9, 24)
+    assert gives["kv_a_proj_with_mqa"] == (9, 8)
+    assert gives["kv_b_proj"] == (9, 28)
+    assert gives["latent attention"] == (9, 12)
+
+    def narrow(tensors):
+        latent(tensors)
+        tensors["midlayer.self_attn.kv_b_proj.weight"] = torch.ones(28, 7)
+
+    with pytest.raises(BadShape, match=r"(?s)kv_b_proj.*\[28, 7\] takes width 7; width 6 arrives.*kv_lora_rank"):
+        trace(draft(tmp_path / "narrow", narrow), READING, 9)
