@@ -85,6 +85,11 @@ STATIC = {
     "an EAGLE-1 fc": ("W005", FAIL, draft(put("fc.weight", torch.ones(16, 32))), "[1, 3, 4]"),
     "no table and another width": ("W006", FAIL, rebuilt({"hidden_size": 20}, hidden=20), "H 20, Ht 16"),
     "no head": ("W006", FAIL, draft(lambda t: t.pop("lm_head.weight")), "Vd 32, V 64"),
+    "promised biases": ("W006", WARN, config(attention_bias=True), "absent"),
+    "a key of nobody's": ("W008", WARN, config(residual_multiplier=0.22), "residual_multiplier = 0.22"),
+    "one that is off": ("W008", INFO, config(use_magic=False), "use_magic = False"),
+    "longrope": ("W009", Severity.UNSUPPORTED, config(rope_scaling={"rope_type": "longrope"}), "longrope"),
+    "two schemas of RoPE": ("W004", WARN, config(rope_parameters={"rope_theta": 5e5}), "rope_theta = 10000.0"),
     "a short limit": ("W007", WARN, config(max_position_embeddings=30), "40 tokens"),
     "no d2t": ("V001", FAIL, draft(lambda t: t.pop("d2t")), "no d2t"),
     "a short d2t": ("V001", FAIL, draft(lambda t: t.update(d2t=t["d2t"][:20])), "20"),
@@ -414,11 +419,11 @@ def test_every_code_has_its_page(repo):
 
 def test_a_key_that_changes_nothing_is_said_to(tmp_path):
     file = tiny.write_case(tmp_path)
-    file.write_text(file.read_text() + '\n[parity]\npath = "states"\n')
+    file.write_text(file.read_text() + '\n[scan]\npath = "states"\n')
     (tmp_path / "states").mkdir(exist_ok=True)
     found = [f for f in open_case(file).findings("weights") if f.code == "C003"]
     assert [f.severity for f in found] == [Severity.INFO]
-    assert "[parity]" in found[0].title
+    assert "[scan]" in found[0].title
 
 
 def test_q_proj_is_explained_where_nobody_is_known_to_run_the_draft(tmp_path):

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eagle3lab.acceptance import Evaluation
+from eagle3lab.casefile import CaseFile
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.draft import Draft
+from eagle3lab.model import Model
+from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Reading
-from eagle3lab.records import Interpretation, Sample, ScanResult
+from eagle3lab.records import Interpretation, Sample
 from eagle3lab.samples import Samples
 from eagle3lab.stats import TensorStats
 from eagle3lab.survey import Survey
@@ -48,12 +51,18 @@ class Evidence(Protocol):
     def training_accuracy(self) -> Sequence[float]:
         """Training's accuracy per step, as stated."""
 
-    def evaluate(self, reading: Reading, steps: int = 0) -> Evaluation:
+    def evaluate(
+        self, reading: Reading, steps: int = 0, names: Sequence[str] = (), fed: str = "recorded"
+    ) -> Evaluation:
         """Accuracy and acceptance under a reading."""
 
 
 class Serving(Evidence, Protocol):
     """Evidence, and the serving runs."""
+
+    @property
+    def trainer(self) -> str:
+        """The program that trained the draft."""
 
     @property
     def runs(self) -> Sequence[ServingRun]:
@@ -80,6 +89,18 @@ class Serving(Evidence, Protocol):
 
 class Opened(Serving, Protocol):
     """A case: everything above, its files, and what can be had of those that may be broken."""
+
+    @property
+    def file(self) -> CaseFile:
+        """The case file."""
+
+    @property
+    def model(self) -> Model:
+        """The draft's weights."""
+
+    @property
+    def fitted(self) -> Reading:
+        """The reading that fits best."""
 
     @property
     def root(self) -> Path:

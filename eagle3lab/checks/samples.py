@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eagle3lab.checks import tokens
 from eagle3lab.draft import Draft
 from eagle3lab.records import Finding, Severity
 from eagle3lab.samples import Samples
@@ -40,8 +41,8 @@ def check(found: Survey, samples: Samples, draft: Draft | None, target: Target |
         *_readable(found, samples),
         *_finite(found),
         *(_widths(found, draft) if draft is not None else []),
-        *_is_embedding(found, target),
-        *_form(found, target, claimed),
+        *tokens.embedding(found, target),
+        *tokens.form(found, target, claimed),
         *_masks(found),
         *_twins(found),
         *_stream(found),
@@ -52,7 +53,8 @@ def check(found: Survey, samples: Samples, draft: Draft | None, target: Target |
 def _readable(found: Survey, samples: Samples) -> list[Finding]:
     findings = [
         Finding("S001", Severity.FAIL, f"sample {name} cannot be read and is left out", samples.file(name).name, text,
-                "a sound sample", "its header, tokens and mask were read", "record it again, or remove the file")
+                "a sound sample", found.partial.get(name, "its header, tokens and mask were read"),
+                "record it again, or remove the file")
         for name, text in list(found.unreadable.items())[:MOST]
     ]  # fmt: skip
     if len(found.unreadable) > MOST:
@@ -79,7 +81,14 @@ def _readable(found: Survey, samples: Samples) -> list[Finding]:
 
 
 def _finite(found: Survey) -> list[Finding]:
-    findings = []
+    findings = [
+        Finding(
+            "S002", Severity.FAIL, f"{name}: boundary {k} holds {rows} rows at float16's largest number, 65504", f"{name}: h.{k}",
+            f"{rows} of {len(found.rms[name, k])} rows", "numbers below it", "every row was read",
+            "an overflow that was clamped: record again in bfloat16",
+        )
+        for (name, k), rows in found.saturated.items()
+    ]  # fmt: skip
     for (name, k), (nan, inf, zero) in found.bad_rows.items():
         if nan or inf:
             findings.append(Finding(
@@ -93,7 +102,9 @@ def _finite(found: Survey) -> list[Finding]:
             findings.append(Finding(
                 "S002", Severity.WARN if zero == 1 else Severity.FAIL, f"{name}: boundary {k} holds {zero} zero rows",
                 f"{name}: h.{k}", measured=f"{zero} of {tokens} rows", expected="none (a single one can be legitimate)",
-                evidence="every row was read", remedy="a padded tail or a dump that was cut off: record this sample again",
+                evidence="every row was read",
+                remedy="this boundary was never captured: record again" if zero == tokens
+                else "a padded tail or a dump that was cut off: record this sample again",
             ))  # fmt: skip
     return findings or [Finding("S002", Severity.PASS, "no NaN, infinite or zero row in any state",
                                 measured=f"{len(found.bad_rows)} states")]  # fmt: skip
@@ -117,71 +128,6 @@ def _widths(found: Survey, draft: Draft) -> list[Finding]:
         f"{name}: h.*", measured=f"{len(bad)} samples of width {width}", expected=f"{a.target_hidden} (fc has {columns} columns)",
         evidence="headers", remedy=remedy,
     )]  # fmt: skip
-
-
-def _is_embedding(found: Survey, target: Target | None) -> list[Finding]:
-    if target is not None and not found.embedding_error and "S003" in found.blocked:
-        return [Finding("S003", Severity.BLOCKED, "boundary 0 cannot be compared with the target's embedding rows", "h.0",
-                        found.blocked["S003"], remedy="give the rows of every recorded token")]  # fmt: skip
-    if target is None or not found.embedding_error:
-        return []
-    worst, error = max(found.embedding_error.items(), key=lambda item: item[1])
-    # bfloat16 keeps 8 bits: relative differences up to 2^-8 of the largest entries are rounding
-    if error <= 0.1:
-        return [Finding("S003", Severity.PASS, "boundary 0 is the target's embedding of these very tokens", "h.0",
-                        measured=f"largest relative difference {error:.1e}, {len(found.embedding_error)} samples")]  # fmt: skip
-    bad = [n for n, e in found.embedding_error.items() if not e <= 0.1]  # a NaN fits nothing
-    return [Finding(
-        "S003", Severity.FAIL, f"boundary 0 is not the embedding of the recorded tokens in {len(bad)} samples", f"{worst}: h.0",
-        measured=f"largest relative difference {error:.2f} ({', '.join(bad[:5])})", expected="0 up to rounding",
-        evidence=f"{len(found.embedding_error)} samples against the target's rows, one common scale taken out",
-        remedy="states of another request or another target were stored, or the tokens are shifted: record again",
-    )]  # fmt: skip
-
-
-def _form(found: Survey, target: Target | None, claimed: str) -> list[Finding]:
-    n = found.lens[1][1] if 1 in found.lens else 0
-    if target is None or not n:
-        why = "no target can be read" if target is None else "no last residual of reply tokens is recorded"
-        return [Finding("S004", Severity.BLOCKED, "the form of the last state is not known: "
-                        + ("the target's rows cannot be read" if "S004" in found.blocked else why), "last state",
-                        found.blocked.get("S004", ""),
-                        remedy="record the last residual, give the target's head rows and final norm")]  # fmt: skip
-    shares = {norms: hits / n if n else 0.0 for norms, (hits, n) in found.lens.items()}
-    held = f"over the {len(target.token_ids)} rows held" if target.sliced else f"over all {target.vocab} rows"
-    measured = f"right next token: norm once {shares[1]:.3f}, no norm {shares[0]:.3f}, norm twice {shares[2]:.3f}"
-    evidence = f"{n} reply tokens, logits {held}"
-    form = {0: "post", 1: "pre", 2: "pre"}[max(shares, key=lambda k: shares[k])]
-    findings = []
-    if max(shares.values()) < 0.2:
-        findings.append(Finding(
-            "S004", Severity.FAIL, "the last state does not predict the recorded tokens in any form", "last state", measured,
-            "above 0.5 in one form", evidence,
-            "it is not the final state of these tokens: another request's rows, another boundary, or a rotated basis"
-            + ("; or the target's lm_head is missing and is not its embedding, which was taken" if target.tied else ""),
-        ))  # fmt: skip
-        return findings
-    close = abs(shares[1] - shares[0]) < 0.02
-    if claimed != "none" and form != claimed and not close:
-        findings.append(Finding("S004", Severity.FAIL, f"the last state is {form}-norm by evidence, the file says {claimed}-norm",
-                                "metadata final_norm", measured, claimed, evidence, f"set final_norm to \"{form}\""))  # fmt: skip
-    else:
-        words = "before" if form == "pre" else "after"
-        findings.append(Finding("S004", Severity.UNDETERMINED if close else Severity.PASS,
-                                "the norm makes no difference here: its form cannot be told" if close
-                                else f"the last state is the residual {words} the final norm, as the file says"
-                                if claimed == form else f"the last state is {form}-norm by evidence",
-                                "last state", measured, evidence=evidence))  # fmt: skip
-    share = max(shares[0], shares[1])
-    title = f"{share:.1%} of the recorded reply tokens are the target's own greedy choice"
-    greedy = share >= 0.9
-    findings.append(Finding(
-        "S005", Severity.PASS if greedy else Severity.WARN, title, "samples", measured=f"{share:.4f}, {held}",
-        expected="above 0.90 for greedy text",
-        evidence=evidence,
-        remedy="" if greedy else "sampled or foreign text: the accept length predicted on it is not the one a greedy engine has",
-    ))  # fmt: skip
-    return findings
 
 
 def _masks(found: Survey) -> list[Finding]:
@@ -221,9 +167,12 @@ def _twins(found: Survey) -> list[Finding]:
 
 
 def _stream(found: Survey) -> list[Finding]:
-    direct = {pair: c for pair, c in found.cosines.items() if pair[1] - pair[0] == 1 and pair[0] > 0}
+    apart = {pair for _, pair in found.apart}  # S017: rows of other places are as strange to each other
+    direct = {
+        pair: c for pair, c in found.cosines.items() if pair[1] - pair[0] == 1 and pair[0] > 0 and pair not in apart
+    }
     if not direct:
-        return []
+        return _far(found)
     low = min(direct, key=lambda pair: direct[pair])
     if direct[low] > 0.3:
         return [Finding("S009", Severity.PASS, "neighbouring boundaries are close, as in a residual stream",
@@ -232,6 +181,23 @@ def _stream(found: Survey) -> list[Finding]:
                     measured=f"mean cosine {direct[low]:.3f}", expected="0.5 to 1 for a residual stream",
                     evidence="all rows but each sample's first",
                     remedy="block outputs without the residual were recorded: add the residual where states are captured")]  # fmt: skip
+
+
+def _far(found: Survey) -> list[Finding]:
+    """Boundaries without a direct neighbour: far ones of a stream still share a little, increments nothing at all."""
+    pairs: dict[tuple[int, int], list[float]] = {}
+    for (_, pair), value in found.centred.items():
+        if found.lens_boundary not in pair:  # the last residual is captured apart, and rightly where others are not
+            pairs.setdefault(pair, []).append(value)
+    shared = {pair: sum(values) / len(values) for pair, values in pairs.items()}
+    if not shared or found.apart or max(abs(value) for value in shared.values()) > 0.03:
+        return []
+    words = ", ".join(f"({a}, {b}) {value:.3f}" for (a, b), value in shared.items())
+    return [Finding(
+        "S009", Severity.UNDETERMINED, "the recorded boundaries share nothing: increments, or states of different texts", "h.*",
+        f"cosine without the mean row: {words}", "above 0.1 in a residual stream, even many blocks apart", f"{len(found.widths)} samples",
+        "record one boundary and its direct neighbour: near 1 is the stream, near 0 the block's output without the residual",
+    )]  # fmt: skip
 
 
 def _held(found: Survey, samples: Samples) -> list[Finding]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from eagle3lab.acceptance import Evaluation
-from eagle3lab.checks.evidence import Serving
+from eagle3lab.checks import cost as costs
+from eagle3lab.checks import gap
+from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.inputs import stopped
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES
@@ -25,14 +27,14 @@ CODES = {
 }
 
 
-def check(case: Serving) -> list[Finding]:
+def check(case: Opened) -> list[Finding]:
     """All findings about serving, for the chosen run first, then what other runs add.
 
     The engine's own numbers stand for themselves: a prediction that cannot be had does not hide them.
     """
     findings: list[Finding] = []
     errors: list[tuple[str, LabError]] = []
-    for part in (_interpretation, _chosen, _cost, _repaired, _training, _engines):
+    for part in (_interpretation, _chosen, _cost, _repaired, _training, _engines, *gap.PARTS, costs.tuning):
         try:
             findings += part(case)
         except LabError as error:

@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from eagle3lab.checks import acceptance, forward, inputs, samples, serving, vocab, weights
+from eagle3lab.checks import (
+    acceptance,
+    alignment,
+    dumps,
+    forward,
+    fresh,
+    inputs,
+    maps,
+    masks,
+    parity,
+    positions,
+    precision,
+    reports,
+    samples,
+    serving,
+    sizes,
+    vocab,
+    walks,
+    weights,
+)
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.errors import LabError
 from eagle3lab.records import Finding
+from eagle3lab.target import Target
 
 
 def findings(case: Opened, stages: Sequence[str] = ()) -> list[Finding]:
@@ -25,29 +45,80 @@ def findings(case: Opened, stages: Sequence[str] = ()) -> list[Finding]:
             out += STAGES[stage](case)
         except LabError as error:
             errors.append((stage, error))
+    out = [*inputs.consequences(out, chosen), *out]
     first = [*inputs.stopped(errors), *(inputs.unused(case.unused, "case.toml") if "weights" in chosen else [])]
-    return inputs.relative(inputs.merged([*first, *out]), case.root)
+    return inputs.relative(inputs.merged([*first, *out]), case.root, inputs.places(case.file))
 
 
 def _weights(case: Opened) -> list[Finding]:
     longest = None
     if case.attempt("samples") is not None:
         longest = max((s.length for s in map(case.readable, case.samples.looked_at) if s is not None), default=None)
-    return weights.check(case.draft, longest, case.stats)
+    target = case.attempt("target")
+    return [*weights.check(case.draft, longest, case.stats, target), *fresh.check(case.draft, target)]
 
 
 def _vocab(case: Opened) -> list[Finding]:
-    return vocab.check(case.draft, case.attempt("target"), case.attempt("replies"), case.steps)
+    draft, target, given = case.draft, case.attempt("target"), case.attempt("samples")
+    held = [s for s in map(case.readable, given.headline) if s is not None] if given is not None else []
+    return [
+        *vocab.check(draft, target, case.attempt("replies"), case.steps),
+        *maps.check(draft, target, given, held, case.steps),
+    ]
 
 
 def _samples(case: Opened) -> list[Finding]:
     names = [n for n in case.samples.looked_at if n not in case.survey.unreadable]
     claimed = case.samples[names[0]].final_norm if names else "none"
-    return samples.check(case.survey, case.samples, case.attempt("draft"), case.attempt("target"), claimed)
+    target = case.attempt("target")
+    draft, configured = case.attempt("draft"), case.attempt("configured")
+    aux = configured.reading.aux if configured and configured.reading else ()
+    config = target.config if target else draft.config if draft else {}
+    return [
+        *samples.check(case.survey, case.samples, draft, target, claimed),
+        *dumps.check(case.survey, case.samples, _texts(target)),
+        *alignment.check(case.survey, case.samples),
+        *masks.check(case.survey, config, _texts(target), case.samples.headline),
+        *sizes.check(case.survey, case.samples, draft, aux),
+    ]
+
+
+def _forward(case: Opened) -> list[Finding]:
+    return [*forward.check(case), *parity.check(case)]
+
+
+def _serving(case: Opened) -> list[Finding]:
+    return [*serving.check(case), *reports.check(case)]
+
+
+def _acceptance(case: Opened) -> list[Finding]:
+    out = acceptance.check(case)
+    if not case.scan.fits:
+        return out  # A001 says that nothing fits: where it is right means nothing either
+    fitted = case.evaluate(case.scan.fitted)
+    held = [s for s in map(case.readable, fitted.parts) if s is not None]
+    return [
+        *out,
+        *positions.check(case, fitted, {s.name: s for s in held}),
+        *precision.check(case, fitted.reading, held),
+        *walks.check(case, fitted, {s.name: s for s in held}, _texts(case.attempt("target"))),
+    ]
+
+
+def _texts(target: Target | None) -> Callable[[int], str]:
+    """A token's own text, ``<17>`` where there is no tokenizer, or a broken one."""
+
+    def text(token: int) -> str:
+        try:
+            return target.text([token])[0] if target else f"<{token}>"
+        except LabError:
+            return f"<{token}>"
+
+    return text
 
 
 STAGES: Mapping[str, Callable[[Opened], list[Finding]]] = {
-    "weights": _weights, "vocab": _vocab, "samples": _samples, "forward": forward.check, "acceptance": acceptance.check,
-    "serving": serving.check,
+    "weights": _weights, "vocab": _vocab, "samples": _samples, "forward": _forward, "acceptance": _acceptance,
+    "serving": _serving,
 }  # fmt: skip
 """Reading order: static, then shard, then forward, then engine."""

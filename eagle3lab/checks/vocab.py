@@ -53,7 +53,7 @@ def check(draft: Draft, target: Target | None, replies: Tensor | None, steps: in
 
 def _map(draft: Draft) -> tuple[list[Finding], VocabMap | None]:
     size, vocab = draft.arch.draft_vocab, draft.arch.vocab
-    where = f"{draft.path.name}: d2t"
+    where = f"{draft.name}: d2t"
     if "d2t" not in draft:
         if size == vocab:
             return [Finding("V001", Severity.PASS, f"the draft has the target's whole vocabulary of {vocab}: no map is needed",
@@ -70,6 +70,9 @@ def _map(draft: Draft) -> tuple[list[Finding], VocabMap | None]:
             measured=str(len(d2t)), expected=str(size), evidence="header",
             remedy="take d2t and lm_head from one export; the map was rebuilt without the head",
         )], None  # fmt: skip
+    if draft.map_kind == "ids":
+        words = "d2t is read as target ids, as GGUF holds them"
+        return [Finding("V001", Severity.PASS, words, where, measured=f"{size} entries")], draft.vocab_map("ids")
     offsets = draft.vocab_map("offsets")
     if size < vocab and not bool(d2t.any()):
         return [Finding(
@@ -116,7 +119,7 @@ def _marks(offsets: VocabMap, ids: Tensor) -> bool:
 
 
 def _integrity(draft: Draft, vocab: VocabMap) -> list[Finding]:
-    where, findings = f"{draft.path.name}: d2t", []
+    where, findings = f"{draft.name}: d2t", []
     bad = vocab.out_of_range
     if len(bad):
         first = int(bad[0])
@@ -140,31 +143,34 @@ def _integrity(draft: Draft, vocab: VocabMap) -> list[Finding]:
         marked = vocab.t2d.bool()
         inside = vocab.hot_token_id[(vocab.hot_token_id >= 0) & (vocab.hot_token_id < len(marked))]
         findings.append(Finding(
-            "V004", Severity.FAIL, "t2d and d2t name different tokens", f"{draft.path.name}: t2d",
+            "V004", Severity.FAIL, "t2d and d2t name different tokens", f"{draft.name}: t2d",
             measured=f"t2d marks {int(marked.sum())}, of d2t's {vocab.size} it marks {int(marked[inside].sum())}",
             expected="the same set", evidence="every entry was checked",
             remedy="one of the two was rebuilt from other data: find which one lm_head's rows follow (V007), keep that",
         ))  # fmt: skip
     elif agrees is None:
-        findings.append(Finding("V004", Severity.INFO, "no t2d in the file: no engine needs it", draft.path.name))
+        findings.append(Finding("V004", Severity.INFO, "no t2d in the file: no engine needs it", draft.name))
     else:
-        findings.append(Finding("V004", Severity.PASS, "t2d marks exactly the tokens of d2t", draft.path.name))
+        findings.append(Finding("V004", Severity.PASS, "t2d marks exactly the tokens of d2t", draft.name))
     if vocab.ascending:
         findings.append(Finding("V005", Severity.PASS, "target ids rise with draft ids", where))
     else:
         findings.append(Finding(
             "V005", Severity.INFO if vocab.t2d is None else Severity.WARN, "target ids do not rise with draft ids", where,
-            measured="unsorted", expected="sorted by every trainer but modelopt (frequency order)",
+            measured="unsorted", expected="sorted by every trainer but modelopt and Automodel (frequency order)",
             evidence="every entry was checked",
             remedy="never pair lm_head rows with where(t2d); use i + d2t[i]",
         ))  # fmt: skip
     run = vocab.leading_zeros
-    if vocab.kind == "offsets" and 0 < run < vocab.size and run > vocab.size // 2:
+    if vocab.kind == "offsets" and vocab.size // 10 < run < vocab.size:
+        most = run > vocab.size // 2
         findings.append(Finding(
-            "V008", Severity.WARN, f"the first {run} draft ids are the first {run} target ids: padding of a small corpus",
+            "V008", Severity.WARN if most else Severity.INFO, f"the first {run} draft ids are the first {run} target ids"
+            + (f": padding of a small corpus, at most {vocab.size - run} slots come from data" if most else ""),
             where, measured=f"leading run of zero offsets {run} of {vocab.size}", expected="tokens chosen by frequency",
             evidence="SpecForge and speculators pad with the lowest unused ids",
-            remedy="build the map from more text",
+            remedy="build the map from more text" if most
+            else "byte and special tokens often stand first; padding of a small corpus looks the same",
         ))  # fmt: skip
     return findings
 
@@ -208,9 +214,9 @@ def _head_rows(draft: Draft, target: Target, vocab: VocabMap, most: int = 2048) 
     evidence = f"{len(usable)} rows"
     if cosine > 0.2 and cosine > other + 0.1:
         return [Finding("V007", Severity.PASS, "lm_head's rows follow the target's under this map: the map is verified from "
-                        "weights alone", f"{draft.path.name}: lm_head.weight", measured, evidence=evidence)]  # fmt: skip
+                        "weights alone", f"{draft.name}: lm_head.weight", measured, evidence=evidence)]  # fmt: skip
     return [Finding("V007", Severity.INFO, "lm_head was trained from scratch: its rows say nothing about the map",
-                    f"{draft.path.name}: lm_head.weight", measured, evidence=evidence)]  # fmt: skip
+                    f"{draft.name}: lm_head.weight", measured, evidence=evidence)]  # fmt: skip
 
 
 def lost_tokens(vocab: VocabMap, samples: Mapping[str, Sample]) -> list[tuple[int, int]]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from eagle3lab.dialects.common import flag, nested_ids, top_level_ids
-from eagle3lab.draft import Draft
+from eagle3lab.checks import listed
+from eagle3lab.dialects.common import flag, is_latent, nested_ids, rope_of, top_level_ids
+from eagle3lab.draft import Draft, TensorRow
+from eagle3lab.inventory import inventory
 from eagle3lab.records import Finding, Severity
 from eagle3lab.stats import TensorStats, all_stats
+from eagle3lab.target import Target
 
 CODES = {
     "W001": "tensors that no EAGLE-3 program knows",
@@ -17,41 +21,40 @@ CODES = {
     "W005": "number of layer ids against the width of fc",
     "W006": "tensors that every program takes from elsewhere",
     "W007": "position limit against the recorded texts",
+    "W008": "config keys that nobody is known to read",
+    "W009": "forms that this version opens and does not run",
+    "W013": "weight files beside those that are read",
 }
 
 
-def check(draft: Draft, longest: int | None = None, stats: Mapping[str, TensorStats] | None = None) -> list[Finding]:
+def check(
+    draft: Draft,
+    longest: int | None = None,
+    stats: Mapping[str, TensorStats] | None = None,
+    target: Target | None = None,
+) -> list[Finding]:
     """All findings about the checkpoint alone.
 
     Args:
         draft: the checkpoint.
         longest: tokens of the longest recorded sample, None when there are none.
         stats: statistics by stored name where the caller has them already.
+        target: for its own position limit.
     """
-    stats = stats or all_stats(draft.tensors, draft.tensors.read)
+    stats = stats or all_stats(draft.files.measurable, draft.files.read, draft.files.rows)
+    found = inventory(draft)
     return [
-        *_unknown(draft),
+        *listed.unknown(draft, found),
         *_shapes(draft),
         *_values(draft, stats),
         *_flags(draft),
         *_ids(draft),
-        *_elsewhere(draft),
-        *_limit(draft, longest),
+        *listed.elsewhere(draft, found),
+        *_limit(draft, longest, target),
+        *listed.keys(draft, found),
+        *listed.forms(draft),
+        *listed.files(draft),
     ]
-
-
-def _unknown(draft: Draft) -> list[Finding]:
-    if not draft.unknown:
-        return [Finding("W001", Severity.PASS, f"all {len(draft.tensors)} tensors are known", draft.path.name)]
-    return [
-        Finding(
-            "W001", Severity.WARN, f"{len(draft.unknown)} tensors are unknown to the lab", draft.path.name,
-            measured=", ".join(draft.unknown), expected="names of an EAGLE-3 draft",
-            evidence="read from the header",
-            remedy="SGLang drops unknown tensors in silence, vLLM refuses them: rename them, or remove them if they are "
-                   "not part of the draft",
-        )
-    ]  # fmt: skip
 
 
 def _shapes(draft: Draft) -> list[Finding]:
@@ -64,7 +67,8 @@ def _shapes(draft: Draft) -> list[Finding]:
         return [Finding("W002", Severity.PASS, "every shape fits the architecture", measured=fits)]
     return [
         Finding(
-            "W002", Severity.FAIL, f"{row.stored} does not fit the architecture", f"{row.info.file}: {row.stored}",
+            "W002", Severity.WARN if _padded(draft, row) else Severity.FAIL, f"{row.stored} does not fit the architecture",
+            f"{row.info.file}: {row.stored}",
             measured=str(list(row.info.shape)),
             expected=f"[{', '.join(row.symbols or ())}] = {list(row.expected or ())}",
             evidence="header against config.json",
@@ -72,6 +76,11 @@ def _shapes(draft: Draft) -> list[Finding]:
         )
         for row in bad
     ]  # fmt: skip
+
+
+def _padded(draft: Draft, row: TensorRow) -> bool:
+    """A t2d of the vocabulary without its padding, or with more of it, costs nothing: no engine reads t2d."""
+    return row.canonical == "t2d" and abs(row.info.shape[0] - draft.arch.vocab) <= draft.arch.vocab // 10
 
 
 def _shape_remedy(draft: Draft, name: str, shape: tuple[int, ...]) -> str:
@@ -125,13 +134,14 @@ def _flags(draft: Draft) -> list[Finding]:
                 else f"export again with {name}; speculators would load all ones in its place",
             ))  # fmt: skip
     declared = config.get("head_dim") or draft.arch.hidden // draft.arch.heads
-    if declared != draft.arch.head_dim:
+    if declared != draft.arch.head_dim and not is_latent(draft.arch):  # MLA has no head_dim of its own
         findings.append(Finding(
             "W004", Severity.FAIL, f"head_dim is {draft.arch.head_dim} by the tensors, {declared} by config.json",
             "config.json: head_dim", measured=f"q_proj rows / {draft.arch.heads} heads = {draft.arch.head_dim}",
             expected=str(declared), evidence="header against config.json",
             remedy=f"set head_dim to {draft.arch.head_dim}",
         ))  # fmt: skip
+    findings += _two_ropes(config)
     if config["vocab_size"] != draft.arch.vocab:
         findings.append(Finding(
             "W004", Severity.WARN, f"vocab_size is {config['vocab_size']}, the target's is {draft.arch.vocab}",
@@ -155,6 +165,34 @@ def _flags(draft: Draft) -> list[Finding]:
             remedy="set tie_word_embeddings to false",
         ))  # fmt: skip
     return findings or [Finding("W004", Severity.PASS, "config flags agree with the tensors")]
+
+
+def _two_ropes(config: Mapping[str, Any]) -> list[Finding]:
+    """``rope_parameters`` (transformers 5) against ``rope_theta`` and ``rope_scaling``, where both are there."""
+    new, theta, old = config.get("rope_parameters"), config.get("rope_theta"), config.get("rope_scaling")
+    if not new:
+        return []
+    bases = {float(value) for value in (theta, new.get("rope_theta")) if value}
+    differ = ["rope_theta"] if len(bases) == 2 else []
+    if old and dict(rope_of({"rope_scaling": _worded(old)}).scaling) != dict(
+        rope_of({"rope_parameters": _worded(new)}).scaling
+    ):
+        differ.append("rope_scaling")
+    return [
+        Finding(
+            "W004", Severity.WARN, f"rope_parameters and {key} say different things", f"config.json: {key}",
+            measured=f"{key} = {config[key]}", expected=f"rope_parameters = {new}",
+            evidence="the lab and programs of today read rope_parameters, older ones the other",
+            remedy="make the two agree with what was trained",
+        )
+        for key in differ
+    ]  # fmt: skip
+
+
+def _worded(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A RoPE table with ``type`` as ``rope_type``, so that the two schemas can be compared."""
+    kind = table.get("rope_type", table.get("type", "default"))
+    return {"rope_type": kind, **{k: v for k, v in table.items() if k not in ("type", "rope_type")}}
 
 
 def _ids(draft: Draft) -> list[Finding]:
@@ -195,47 +233,28 @@ def _eagle_1(draft: Draft) -> str:
     return "; or it is an EAGLE-1/2 draft, whose fc takes [embedding ; state], 2H wide" if plain else ""
 
 
-def _elsewhere(draft: Draft) -> list[Finding]:
-    findings = []
-    if "embed_tokens.weight" not in draft:
-        same = draft.arch.hidden == draft.arch.target_hidden
-        findings.append(Finding(
-            "W006", Severity.INFO if same else Severity.FAIL,
-            "the file has no embed_tokens: every engine takes the target's" if same
-            else "the file has no embed_tokens, and the target's rows do not fit",
-            draft.path.name, measured=f"H {draft.arch.hidden}, Ht {draft.arch.target_hidden}",
-            expected="H = Ht, or embed_tokens in the file", evidence="read from the header",
-            remedy="" if same else "export the draft with its own embed_tokens",
-        ))  # fmt: skip
-    if "lm_head.weight" not in draft:
-        whole = draft.arch.draft_vocab == draft.arch.vocab
-        findings.append(Finding(
-            "W006", Severity.WARN if whole else Severity.FAIL,
-            "the file has no lm_head: the target's head would be needed" if whole
-            else "the file has no lm_head, and a reduced draft vocabulary cannot borrow one",
-            draft.path.name, measured=f"Vd {draft.arch.draft_vocab}, V {draft.arch.vocab}",
-            expected="lm_head.weight [Vd, H]", evidence="read from the header",
-            remedy="export the draft with its lm_head; SGLang's MLA drafts start with a random one and accept nothing "
-                   "(sglang#27908)",
-        ))  # fmt: skip
-    return findings
-
-
-def _limit(draft: Draft, longest: int | None) -> list[Finding]:
+def _limit(draft: Draft, longest: int | None, target: Target | None) -> list[Finding]:
     limit = draft.config.get("max_position_embeddings")
-    if not limit or not longest:
+    reach = target.config.get("max_position_embeddings") if target else None
+    if not limit:
         return []
-    if longest <= limit:
-        return [
-            Finding(
-                "W007",
-                Severity.PASS,
-                f"the longest sample ({longest} tokens) is within the draft's {limit} positions",
-            )
-        ]
-    return [Finding(
-        "W007", Severity.WARN, f"{longest - limit} positions lie past the draft's table of {limit}",
-        "config.json: max_position_embeddings", measured=f"longest sample {longest} tokens", expected=f"at most {limit}",
-        evidence="header against config.json",
-        remedy="raise max_position_embeddings to the target's; engines size their RoPE table by it and may crash past it",
-    )]  # fmt: skip
+    if longest and longest > limit:
+        return [Finding(
+            "W007", Severity.WARN, f"{longest - limit} positions lie past the draft's table of {limit}",
+            "config.json: max_position_embeddings", measured=f"longest sample {longest} tokens", expected=f"at most {limit}",
+            evidence="header against config.json",
+            remedy="raise max_position_embeddings to the target's; engines size their RoPE table by it and may crash past it",
+        )]  # fmt: skip
+    words = f"longest sample {longest} tokens" if longest else "no sample is given"
+    if isinstance(reach, int) and limit < reach:
+        return [Finding(
+            "W007", Severity.LIMIT, f"the draft reaches {limit} positions, the target {reach}", "config.json: max_position_embeddings",
+            measured=f"{limit}; {words}", expected=f"{reach}", evidence="the draft's config.json against the target's",
+            remedy="raise it to the target's: requests past it lose acceptance or crash the engine (SpecForge#249); a draft "
+                   "trained on short texts only is not better there for that (A004)",
+        )]  # fmt: skip
+    if not longest:
+        return []
+    return [
+        Finding("W007", Severity.PASS, f"the longest sample ({longest} tokens) is within the draft's {limit} positions")
+    ]

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from eagle3lab.reading import Reading, show
-from eagle3lab.tables.html import Table, count, figure, rate, size, table, visible
+from eagle3lab.tables.html import Html, Table, count, figure, rate, sections, size, table, visible
 
 if TYPE_CHECKING:
     from eagle3lab.draft import TensorRow
@@ -64,6 +64,21 @@ def tensors(rows: Sequence[TensorRow], stats: Mapping[str, TensorStats]) -> Tabl
         empty="no tensors",
         note="spread: standard deviation; zero, NaN and Inf: shares of the elements",
     )
+
+
+def inventory(lists: Mapping[str, Sequence[Mapping[str, str]]], index: str) -> Html:
+    """Lists of tensors or config keys, the ones that need a look unfolded.
+
+    Args:
+        lists: title → rows with the same columns each; empty lists keep their title.
+        index: the column in front.
+    """
+    urgent = ("unknown", "missing")
+    parts = []
+    for title, rows in lists.items():
+        found = table(list(rows), index, empty="none")
+        parts.append((title, found, bool(rows) and title.startswith(urgent)))
+    return sections(parts)
 
 
 def trace(operations: Sequence[Operation]) -> Table:
@@ -147,7 +162,7 @@ def samples(rows: Sequence[Mapping[str, Any]]) -> Table:
 
     Args:
         rows: ``name``, ``tokens``, ``reply``, ``states`` (boundaries), ``dtype``, ``bytes``, ``final_norm``,
-            ``headline``.
+            ``headline``, ``writer`` (kind of file).
     """
     out = [
         {
@@ -161,6 +176,7 @@ def samples(rows: Sequence[Mapping[str, Any]]) -> Table:
                 str(row["final_norm"]), "none apart"
             ),
             "headline": "yes" if row.get("headline") else "left out",
+            "written as": str(row.get("writer", "lab")),
         }
         for row in rows
     ]

@@ -103,6 +103,24 @@ def table(rows: Sequence[Mapping[str, Any]], index: str, *, empty: str = "no row
     return found
 
 
+def sections(parts: Sequence[tuple[str, Table, bool]]) -> Html:
+    """Tables one after another, each under its title with its number of rows.
+
+    Args:
+        parts: title, table, and whether it is shown at once; the others unfold on a click, and without a script.
+    """
+    out, text = [], []
+    for title, found, shown in parts:
+        head = f"{title}: {len(found):,}"
+        rows = found._repr_html_()
+        out.append(
+            f'<details{" open" if shown else ""} style="margin:.5em 0"><summary style="cursor:pointer;font-weight:600">'
+            f"{esc(head)}</summary>{rows}</details>"
+        )
+        text.append(f"{head}\n{found.to_string()}" if len(found) else head)
+    return Html("".join(out), "\n\n".join(text))
+
+
 NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+]?\d+)?( ?[kMGT]?B)?")
 LONG = re.compile(r"[^\s<>]{24,}")
 

@@ -26,17 +26,17 @@ def _counted(samples: Samples) -> str:
 
 def provenance(case: Case) -> list[tuple[str, str]]:
     """Where everything came from: paths relative to the case, sizes, hashes, versions."""
-    config = verdict.inputs([case.draft.path / "config.json"], case.root)[0]
+    config = verdict.inputs([case.draft.files.config_file], case.root)[0]
     size = sum(info.nbytes for info in case.draft.tensors.values())
     rows = [
         ("case", f"{case.file.path.name}, found {case.found}"),
-        ("draft", f"{case.file.draft.name}: {len(case.draft.tensors)} tensors, {size / 1e6:.1f} MB, looks like "
+        ("draft", f"{case.draft.name}: {len(case.draft.tensors)} tensors, {size / 1e6:.1f} MB, looks like "
                   f"{case.draft.arch.program}; config.json sha256 {config['sha256'][:12]}"),
     ]  # fmt: skip
     if case.target and case.file.target:
         held = f"{len(case.target.token_ids)} of {case.target.vocab} rows" if case.target.sliced else "whole"
         shape = f"{case.target.layers} blocks, Ht {case.target.hidden}"
-        rows.append(("target", f"{case.file.target.name}: {case.target.model_type}, {shape}, {held}"))
+        rows.append(("target", f"{case.target.name}: {case.target.model_type}, {shape}, {held}"))
     if case.file.samples is not None:
         rows.append(("samples", _counted(case.samples)))
     if case.run:
@@ -125,7 +125,7 @@ def texts_of(case: Case, tokens: Sequence[int]) -> list[str]:
 
 
 def _map(case: Case) -> VocabMap:
-    kind = case.configured.reading.vocab_map if case.configured.reading else "offsets"
+    kind = case.configured.reading.vocab_map if case.configured.reading else case.draft.map_kind
     return case.draft.vocab_map(kind if "d2t" in case.draft or kind != "offsets" else "identity")
 
 
@@ -187,7 +187,7 @@ def sample_rows(case: Case) -> list[dict[str, Any]]:
             "name": name, "tokens": sample.length, "reply": int(sample.loss_mask.bool().sum()),
             "states": list(sample.boundaries), "dtype": str(first.dtype).removeprefix("torch."),
             "bytes": sum(s.nbytes for s in sample.states.values()), "final_norm": sample.final_norm,
-            "headline": name in case.samples.headline,
+            "headline": name in case.samples.headline, "writer": sample.writer,
         })  # fmt: skip
     return rows
 

@@ -1,0 +1,209 @@
+"""Whose rows are they: lag against the tokens, rows and samples of another place, copies side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from torch import Tensor
+
+from eagle3lab.gap import dumps as compared
+from eagle3lab.records import Finding, Severity
+from eagle3lab.samples import Samples
+from eagle3lab.stats import Level, best_step
+from eagle3lab.survey import Survey
+from eagle3lab.survey.alignment import LEAST
+
+CODES = {
+    "S017": "rows of the states against the tokens: a lag",
+    "S018": "rows, boundaries or samples that hold the states of another place",
+    "S019": "column blocks that repeat each other",
+    "S020": "recordings of the same tokens against each other",
+}
+
+MOST = 5
+GOOD, BAD = 0.5, 0.15
+"""Shares of right next tokens between which nothing is said: sampled replies reach a half, foreign rows chance."""
+
+Story = tuple[str, str, str]
+"""Sample, what is wrong, by which evidence."""
+
+
+def check(found: Survey, samples: Samples) -> list[Finding]:
+    """All findings about whose rows the states are."""
+    return [*_lag(found), *_foreign(found), *_blocks(found), *_again(found, samples)]
+
+
+def lagging(found: Survey) -> dict[str, tuple[int, str]]:
+    """Sample → (lag, evidence), for samples whose rows belong to tokens further on (or before)."""
+    out = {name: (lag, "boundary 0 is the embedding of those tokens") for name, lag in found.embedding_lag.items()}
+    for name, pick in found.picks.by_sample.items() if found.picks else ():
+        lag = pick.best_lag
+        right, here = pick.share(lag), pick.share(0)
+        if lag and len(pick.rows) >= LEAST // 2 and right > GOOD and right > 2 * here + 0.1:
+            words = (
+                f"the last state predicts the tokens of that place ({right:.2f} of {len(pick.rows)}, here {here:.2f})"
+            )
+            out.setdefault(name, (lag, words))
+    return out
+
+
+def foreign(found: Survey) -> dict[str, tuple[str, str]]:
+    """Sample → (what is wrong, evidence), for samples that hold rows of another place."""
+    out: dict[str, tuple[str, str]] = {}
+    moved = lagging(found)
+    for name, what, why in (*_by_embedding(found), *_by_lens(found), *_by_pairs(found)):
+        if name not in moved:
+            out.setdefault(name, (what, why))
+    return out
+
+
+def _lag(found: Survey) -> list[Finding]:
+    by_lag: dict[int, list[str]] = {}
+    moved = lagging(found)
+    for name, (lag, _) in moved.items():
+        by_lag.setdefault(lag, []).append(name)
+    n = len(found.writers)
+    out = [
+        Finding(
+            "S017", Severity.FAIL,
+            f"{len(names)} of {n} samples: row r holds the state of token r{lag:+d}"
+            + (f": the first {lag} rows are missing" if lag > 0 else f": the states are {-lag} rows late"),
+            f"{', '.join(names[:MOST])}: h.*", f"lag {lag:+d}", "lag 0", moved[names[0]][1],
+            f"record again, or move them: leave out the first {abs(lag)} "
+            + ("tokens and mask entries and the states' last rows" if lag > 0 else "rows of every state and the last tokens")
+            + "; a draft that was trained on such rows has the shift in its weights: retrain",
+        )
+        for lag, names in sorted(by_lag.items())
+    ]  # fmt: skip
+    pairs: dict[tuple[tuple[int, int], int], list[str]] = {}
+    for (name, pair), (lag, _) in found.apart.items():
+        pairs.setdefault((pair, lag), []).append(name)
+    out += [
+        Finding(
+            "S017", Severity.FAIL, f"boundaries {a} and {b} lie {abs(lag)} rows apart in {len(names)} samples", f"h.{a}, h.{b}",
+            f"row r of {a} belongs to row r{lag:+d} of {b}: cosine {found.apart[names[0], (a, b)][1]:.2f} there, "
+            f"{found.centred[names[0], (a, b)]:.2f} side by side", "the same row", "cosine of rows without the mean row",
+            "one of the two was captured in another pass, or lost rows: record again",
+        )
+        for ((a, b), lag), names in pairs.items()
+    ]  # fmt: skip
+    tested = set(found.embedding_error)
+    tested |= {n for n, p in found.picks.by_sample.items() if p.share() > GOOD} if found.picks else set()
+    if out or not tested:
+        return out
+    return [Finding("S017", Severity.PASS, "every row is the state of its own token", measured=f"{len(tested)} samples, lag 0",
+                    evidence="boundary 0 and the last state, up to 16 rows to either side")]  # fmt: skip
+
+
+def _foreign(found: Survey) -> list[Finding]:
+    stories = foreign(found)
+    kinds: dict[str, list[str]] = {}
+    for name, (what, _) in stories.items():
+        kinds.setdefault(what if len(stories) <= MOST else what.split(" from row")[0], []).append(name)
+    return [
+        Finding(
+            "S018", Severity.FAIL, f"{', '.join(names[:MOST])}{' …' if len(names) > MOST else ''}: {what}",
+            f"{names[0]}: h.*", stories[names[0]][1], "states of these very tokens in every row",
+            f"{len(found.writers)} samples, row by row",
+            "a capture that mixed requests (batches, chunked prefill, several calls): record again, one request at a time",
+        )
+        for what, names in kinds.items()
+    ]  # fmt: skip
+
+
+def _by_embedding(found: Survey) -> Iterator[Story]:
+    for name, step in found.embedding_step.items():
+        if abs(step.before - step.after) > 0.8:
+            side = f"from row {step.place} on" if step.before > step.after else f"up to row {step.place - 1}"
+            yield name, f"the rows {side} do not belong to these tokens", (
+                f"boundary 0 equals the embedding in {step.before:.2f} of {step.n[0]} rows before, {step.after:.2f} of "
+                f"{step.n[1]} after")  # fmt: skip
+
+
+def _by_lens(found: Survey) -> Iterator[Story]:
+    """Parts of a sample, then whole samples among others whose last state does predict."""
+    if found.picks is None:
+        return
+    lag, picks = found.picks.lag, found.picks.by_sample
+    sound = [name for name, pick in picks.items() if pick.share(lag) > GOOD]
+    for name, pick in picks.items():
+        hits = pick.hits(lag)
+        words = f"the last state predicts {float(hits.mean()) if len(hits) else 0:.2f} of {len(hits)} next tokens"
+        if len(hits) >= LEAST // 2 and pick.share(lag) < BAD and len(sound) > len(picks) / 2:
+            share = median(picks[n].share(lag) for n in sound)
+            yield name, "states do not belong to their tokens", f"{words}, in the others {share:.2f}"
+        elif found.masks[name][0] < found.masks[name][1] and (step := _step(hits)) is not None:
+            # without a mask the user's own words count as reply, and no model predicts those
+            row = int(pick.rows[step.place])
+            side = f"from row {row} on" if step.before > step.after else f"up to row {row - 1}"
+            yield name, f"the rows {side} do not belong to these tokens", (
+                f"the last state predicts {step.before:.2f} of {step.n[0]} next tokens before, {step.after:.2f} of "
+                f"{step.n[1]} after")  # fmt: skip
+
+
+def _step(hits: Tensor) -> Level | None:
+    step = best_step(hits, 8)
+    if step is None or step.score < 6:
+        return None
+    high, low = max(step.before, step.after), min(step.before, step.after)
+    return step if high > GOOD and low < BAD else None
+
+
+def _by_pairs(found: Survey) -> Iterator[Story]:
+    for (name, (a, b)), step in found.steps.items():
+        high, low = max(step.before, step.after), min(step.before, step.after)
+        if high > GOOD and low < 0.2 and high - low > 0.4 and step.score > 8:
+            side = f"from row {step.place + 1} on" if step.before > step.after else f"up to row {step.place}"
+            yield name, f"the rows {side} of boundary {a} or {b} do not belong to these tokens", (
+                f"boundaries {a} and {b} share a cosine of {step.before:.2f} in {step.n[0]} rows before, {step.after:.2f} in "
+                f"{step.n[1]} after (mean row taken out)")  # fmt: skip
+    by_pair: dict[tuple[int, int], dict[str, float]] = {}
+    for (name, pair), value in found.centred.items():
+        by_pair.setdefault(pair, {})[name] = value
+    for (a, b), values in by_pair.items():
+        usual = median(values.values())
+        for name, value in values.items():
+            if len(values) > 2 and usual > GOOD and value < BAD and (name, (a, b)) not in found.apart:
+                yield name, f"boundaries {a} and {b} are not of the same tokens", (
+                    f"they share a cosine of {value:.2f}, {usual:.2f} in the other samples (mean row taken out)")  # fmt: skip
+
+
+def _blocks(found: Survey) -> list[Finding]:
+    kinds: dict[tuple[int, int], list[str]] = {}
+    for (name, k), parts in found.blocks.items():
+        kinds.setdefault((k, parts), []).append(name)
+    return [
+        Finding(
+            "S019", Severity.FAIL, f"boundary {k}: {parts} equal column blocks side by side in {len(names)} samples",
+            f"{names[0]}: h.{k}", f"{parts} equal blocks of {found.widths[names[0]] // parts} columns", "one state a row",
+            "all rows, element by element",
+            f"{parts} tensor-parallel ranks gathered what each of them held whole: record with one rank's copy, or TP 1",
+        )
+        for (k, parts), names in kinds.items()
+    ]  # fmt: skip
+
+
+def _again(found: Survey, samples: Samples, most: int = 4) -> list[Finding]:
+    """Twins by tokens: their states must be equal too; where they are not, the pattern says what was done to one."""
+    out = []
+    for names in [names for names in found.tokens.values() if len(names) > 1][:most]:
+        first, second = (samples.readable(name) for name in names[:2])
+        if first is None or second is None or first.width != second.width:
+            continue
+        shared = sorted(set(first.states) & set(second.states))
+        slots = compared.compare_states({k: second.states[k] for k in shared}, first.states)
+        apart = [slot for slot in slots if slot.verdict != "same"]
+        if not apart:
+            continue
+        verdict = Severity(min((compared.MEANINGS[s.verdict] for s in apart), key=lambda word: Severity(word).rank))
+        out.append(Finding(
+            "S020", verdict, f"{second.name} and {first.name} hold the same tokens and other states: "
+            + ", ".join(dict.fromkeys(slot.verdict for slot in apart)),
+            f"{second.name}: {', '.join(f'h.{slot.slot}' for slot in apart[:MOST])}",
+            "; ".join(slot.sentence for slot in apart[:3]), "equal states for equal tokens",
+            f"{len(shared)} boundaries, {first.length} rows, {second.name} against {first.name}",
+            "find out which recording the draft was trained on and which way the engine captures (TP size, rotation, "
+            "quantisation); use that one",
+        ))  # fmt: skip
+    return out

@@ -1,0 +1,104 @@
+"""What a round costs, by the runs that were timed, and which setting pays most on the recorded acceptance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eagle3lab.checks.evidence import Serving
+from eagle3lab.counts import ServingRun
+from eagle3lab.dialects import flags
+from eagle3lab.gap import cost
+from eagle3lab.gap.resample import FEWEST, Draws
+from eagle3lab.gap.throughput import CostModel, Setting, Tuning, fit_cost, tune
+from eagle3lab.records import Finding, Severity
+
+CODES = {"E013": "what a round costs by K, and the setting that pays most"}
+
+
+def effective_steps(run: ServingRun, otherwise: int | None = None) -> int:
+    """K of a run: for a chain never more than its draft tokens less the root (SGLang), 5 where nothing says."""
+    if not run.speculative:
+        return 0
+    steps = run.steps or otherwise or 5
+    return min(steps, run.draft_tokens - 1) if run.topk == 1 and run.draft_tokens and run.draft_tokens > 1 else steps
+
+
+def settings(case: Serving) -> list[tuple[str, Setting, float]]:
+    """(run, setting, cost of a round in plain steps) of each run that was timed and counted."""
+    base, out = case.baseline, []
+    if base is None or not (base.seconds and base.tokens):
+        return []
+    for run in case.runs:
+        if not (run.speculative and run.seconds and run.tokens and (run.topk == 1 or run.draft_tokens)):
+            continue
+        length = next((r.accept_length for r in case.reports(run) if r.accept_length is not None), None)
+        if length is None:
+            continue
+        price = cost(length, run.tokens / run.seconds, base.tokens / base.seconds).round_cost
+        steps = effective_steps(run)
+        tokens = steps if run.topk == 1 else (run.draft_tokens or 1) - 1
+        out.append((run.name, Setting(steps, run.topk, tokens), price))
+    return out
+
+
+def tuned(case: Serving, model: CostModel, lengths: dict[Setting, Any] | None = None) -> Tuning:
+    """Chains of 1 … K drafts under the fitted reading, and whatever trees ``lengths`` brings, at the model's cost."""
+    found = case.evaluate(case.scan.fitted)
+    draws = Draws(list(found.parts))
+    table: dict[Setting, Any] = {}
+    for k in range(1, found.steps + 1):
+        cut = found.cut(k)
+        counts = {name: part.counts for name, part in cut.parts.items()}
+        drawn = draws.drawn(counts).length if len(found.parts) >= FEWEST else draws.weights[:0, 0]
+        table[Setting(k)] = (cut.counts.accept_length, drawn)
+    return tune(model, table | (lengths or {}), found.counts.rounds, draws.method)
+
+
+def tuning(case: Serving) -> list[Finding]:
+    """E013: the cost of a round as far as it is known, and the chain that pays most."""
+    timed = settings(case)
+    model = fit_cost([(setting, price) for _, setting, price in timed])
+    if model is None:
+        return []
+    found = tuned(case, model)
+    law = f"a round costs {model.a:.2f} + {model.b:.3f} · K" + (
+        f" + {model.c:.3f} · draft tokens" if model.trees else ""
+    )
+    behind = ", ".join(f"{name} (K={s.steps}): {price:.2f}" for name, s, price in timed)
+    behind += f", up to {model.worst:.2f} off the model" if model.worst >= 0.005 else ""
+    unsure = "; ".join([*model.assumed, *(f"not identified: {text}" for text in model.missing)])
+    ask = "; ".join(model.asks)
+    best = found.best
+    if best is None:
+        return [
+            Finding(
+                "E013",
+                Severity.UNDETERMINED,
+                "no setting's throughput can be told",
+                "case.toml",
+                law,
+                evidence=unsure,
+                remedy=ask,
+            )
+        ]
+    low, high = best.speedup.low, best.speedup.high
+    pays = best.speedup.value > 1
+    k = best.setting.steps
+    title = f"{'partial: ' if model.asks else ''}K={k} pays most under the fitted reading: {best.speedup.value:.2f} times plain decoding" + (
+        f" [{low:.2f}, {high:.2f}]" if low == low else "")  # fmt: skip
+    if not pays:
+        title = f"{'partial: ' if model.asks else ''}no K pays at this cost: the best, K={k}, gives {best.speedup.value:.2f} times plain decoding"
+    share = f"; best in {found.chosen:.0%} of the draws" if found.chosen == found.chosen else ""
+    each = ", ".join(f"K={row.setting.steps} {row.speedup.value:.2f}×" for row in found.rows)
+    how = flag_words(case, best.setting)
+    return [Finding("E013", Severity.INFO, title, "case.toml: seconds, tokens", f"{law}; {each}{share}",
+                    evidence=f"measured: {behind}; {unsure}" if unsure else f"measured: {behind}",
+                    remedy="; ".join(filter(None, [how if pays else "", f"to be sure, give {ask}" if ask else ""])))]  # fmt: skip
+
+
+def flag_words(case: Serving, setting: Setting) -> str:
+    """The setting as the run's engine wants it typed, every engine's way without a run."""
+    engine = case.run.engine if case.run else ""
+    ways = {"sglang": flags.sglang(setting.steps, setting.topk, setting.draft_tokens, "DRAFT"),
+            "vllm": flags.vllm(setting.steps, "DRAFT") if setting.topk == 1 else "vLLM drafts chains only"}  # fmt: skip
+    return ways.get(engine) or "; ".join(ways.values())

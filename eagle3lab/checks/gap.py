@@ -1,0 +1,232 @@
+"""What lies between training's figure and the engine's: the waterfall, the engine's own states, drafts a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from eagle3lab.checks.cost import effective_steps
+from eagle3lab.checks.evidence import Opened, Serving
+from eagle3lab.counts import EngineReport, ServingRun
+from eagle3lab.dialects import flags
+from eagle3lab.errors import BadFile, BadShape, Blocked, LabError
+from eagle3lab.gap import compare_requests, end_effect
+from eagle3lab.gap.dumps import MEANINGS, SlotMatch, compare_states
+from eagle3lab.gap.pairing import Overlap, overlap
+from eagle3lab.gap.resample import FEWEST
+from eagle3lab.gap.waterfall import Measured, Waterfall, waterfall
+from eagle3lab.records import Finding, Severity
+from eagle3lab.samples import Samples
+
+CODES = {
+    "E010": "from training's figure to the engine's, bar by bar",
+    "E011": "the states the engine recorded against those of training",
+    "E012": "drafts a round: the case's, the engine's own, and what its counts say",
+}
+
+
+MOST_TEXTS = 8
+"""Texts of a dump that are compared: what an engine does to its states it does to all of them."""
+
+
+def explain(case: Serving, run: ServingRun) -> Waterfall:
+    """The waterfall of one run.
+
+    Raises:
+        LabError: nothing could be fitted, or no sample can be run.
+    """
+    served, why = case.configured, ""
+    if run.speculative:
+        try:
+            served = case.configured if run is case.run else case.served(run)
+        except LabError as error:
+            why = str(error).splitlines()[0]
+    reading = served.reading if run.speculative and not why else None if run.speculative else case.scan.fitted
+    found = waterfall(
+        accuracy=case.training_accuracy,
+        steps=effective_steps(run, case.run.steps if case.run else None),
+        fitted=case.scan.fitted,
+        served=reading,
+        evaluate=case.evaluate,
+        self_fed=lambda reading, steps: case.evaluate(reading, steps, fed="self"),
+        measured=_measured(case, run) if run.speculative else None,
+        left_out=flags.LEFT_OUT.get(case.trainer),
+        why_not_served=why or "; ".join(served.refused),
+    )
+    return replace(found, missing=(*found.missing, *_reservations(case, run)))
+
+
+def _reservations(case: Serving, run: ServingRun) -> list[str]:
+    """What makes the bars say less than they seem to."""
+    out = []
+    if run.speculative and run.topk > 1:
+        out.append(
+            f"the run drafts a tree (topk {run.topk}); the bars follow its best chain, the rest of the tree is in the last bar"
+        )
+    fitted = case.evaluate(case.scan.fitted)
+    if 0 in fitted.counts.scored:
+        out.append(
+            f"the recorded replies are too short for draft {fitted.counts.scored.index(0) + 1}: nothing scores it"
+        )
+    if len(fitted.parts) < FEWEST:
+        out.append(f"{len(fitted.parts)} samples are too few to draw: no intervals")
+    if fitted.skipped:
+        out.append(f"{len(fitted.skipped)} samples are left out (A002)")
+    if not case.scan.fits:
+        out.append("no reading fits the recording (F005): every bar after training's own says little")
+    return out
+
+
+def _measured(case: Serving, run: ServingRun) -> Measured | None:
+    reports = case.reports(run)
+    best = next((r for r in reports if r.accept_length is not None), None)
+    if best is None or best.accept_length is None or best.drafts is None:
+        printed = next((r for r in reports if r.reported_length is not None), None)
+        if printed is None or printed.reported_length is None:
+            return None
+        return Measured(printed.reported_length, 0, {}, 0.0, f"{printed.source}, a mean without counts")
+    extra, by_sample = 0.0, {}
+    try:
+        reading = case.served(run).reading
+        predicted = case.evaluate(reading, run.steps or 0) if reading else None
+    except (Blocked, BadShape):
+        predicted = None
+    if predicted is not None:
+        extra = end_effect(list(predicted.parts.values()), predicted.steps)
+        asked = next((r.requests for r in reports if r.requests), ())
+        matches = compare_requests(asked, predicted.parts, case.samples).matches
+        by_sample = {m.sample: (len(m.measured), sum(m.measured)) for m in matches}
+        sums = sum(r for r, _ in by_sample.values()), sum(a for _, a in by_sample.values())
+        if sums != (best.drafts, best.accepted):  # the totals hold requests that the samples do not
+            by_sample = {}
+    return Measured(best.accept_length, best.drafts, by_sample, extra, best.source)
+
+
+def _waterfall(case: Serving) -> list[Finding]:
+    run = case.run
+    if run is None or not run.speculative:
+        return []
+    found = explain(case, run)
+    if not found.bars:
+        return []
+    words = "; ".join(
+        f"{bar.name} {bar.change.value:+.3f}" + _bracket(bar.change.low, bar.change.high) for bar in found.bars
+    )
+    loss = found.largest_loss
+    title = f"from {found.bars[0].start:.2f} ({found.begins}) to {found.bars[-1].end:.2f} ({found.ends})"
+    if loss is not None:
+        title += f"; most is lost to {loss.name} ({loss.change.value:+.2f})"
+    partial = "partial: " if found.missing else ""
+    return [Finding("E010", Severity.INFO, partial + title, f"run {run.name!r}", words, "bars add up to the difference",
+                    "; ".join([*found.missing, "intervals: whole samples are drawn, both ends of a bar from the same draws"]),
+                    )]  # fmt: skip
+
+
+def _bracket(low: float, high: float) -> str:
+    return f" [{low:+.3f}, {high:+.3f}]" if low == low and high == high else ""
+
+
+def compared(case: Opened, run: ServingRun) -> list[tuple[str, Overlap, list[SlotMatch]]]:
+    """Texts of the run's dump beside the samples with the same tokens: (dump's name, overlap, slot by slot).
+
+    At most `MOST_TEXTS` of them, the first that have a sample.
+
+    Raises:
+        BadFile: the dump cannot be read; the text names the key of ``dump`` that is at fault.
+        Blocked: no text of it is in the samples.
+    """
+    recorded = dump_of(case, run)
+    texts = {name: s.input_ids for name in case.samples.looked_at if (s := case.readable(name)) is not None}
+    out: list[tuple[str, Overlap, list[SlotMatch]]] = []
+    for name in recorded.looked_at:
+        theirs = recorded[name]
+        found = overlap(theirs.input_ids, texts)
+        if found is None or len(out) == MOST_TEXTS:
+            continue
+        sample = case.samples[found.name]
+        engine = {k: v[: found.length] for k, v in theirs.states.items()}
+        training = {k: v[: found.second + found.length] for k, v in sample.states.items()}
+        out.append((name, found, compare_states(engine, training, found.second)))
+    if not out:
+        raise Blocked(f"run {run.name!r}: no text of its dump {run.dump['path']!r} begins like a sample (8 tokens or more); "
+                      "record one of the samples' prompts with the engine")  # fmt: skip
+    return out
+
+
+def dump_of(case: Opened, run: ServingRun) -> Samples:
+    """The states that a run's engine recorded, read like any recording; ``dump`` says where and which boundaries."""
+    known = replace(case.samples.known, boundaries=tuple(run.dump.get("boundaries", ())), final="")
+    return Samples(case.root / str(run.dump["path"]), case.root, (), known)
+
+
+def _dumps(case: Opened) -> list[Finding]:
+    findings = []
+    for run in case.runs:
+        if not run.dump:
+            continue
+        where = f"run {run.name!r}: {run.dump['path']}"
+        try:
+            found = compared(case, run)
+        except BadFile as error:
+            findings.append(Finding(
+                "E011", Severity.BLOCKED, f"the engine's dump cannot be compared: {error.line}", where,
+                remedy='say which boundaries it holds: dump = {path = "…", boundaries = [0, 15, 27]}, in its own order'))  # fmt: skip
+        except Blocked as error:
+            findings.append(Finding("E011", Severity.NOT_COMPARABLE, str(error), where))
+        else:
+            findings.append(_dump(found, where))
+    return findings
+
+
+def _dump(found: list[tuple[str, Overlap, list[SlotMatch]]], where: str) -> Finding:
+    slots = [(name, m) for name, _, matches in found for m in matches]
+    severities = {id(m): Severity(MEANINGS[m.verdict]) for _, m in slots}
+    name, top = min(slots, key=lambda pair: severities[id(pair[1])].rank)
+    severity = severities[id(top)]
+    if severity == Severity.PASS and any(m.bad_rows for _, m in slots):
+        severity = Severity.WARN
+    shared = ", ".join(f"{name}: {o.length} tokens of {o.name}" for name, o, _ in found[:4])
+    title = (
+        "the engine's states are those of training"
+        if severity == Severity.PASS
+        else f"slot {top.slot} of {name}: {top.sentence}"
+    )
+    words = "; ".join(f"{m.slot}: {m.sentence}" for _, m in slots[:8]) + (
+        f"; {len(slots) - 8} more slots" if len(slots) > 8 else ""
+    )
+    return Finding("E011", severity, title, where, words, "every slot as training recorded it", shared,
+                   "" if severity == Severity.PASS else "capture these states again with the engine as it serves, or mend its capture")  # fmt: skip
+
+
+def _drafts(case: Serving) -> list[Finding]:
+    run = case.run
+    if run is None or not run.speculative:
+        return []
+    said = []
+    if run.steps:
+        said.append(("case.toml steps", float(run.steps)))
+    if run.topk == 1 and run.draft_tokens:
+        said.append(("case.toml draft_tokens less the root", float(run.draft_tokens - 1)))
+    for report in case.reports(run):
+        said += _stated(report)
+    if len(said) < 2:
+        return []
+    values = [value for _, value in said]
+    words = ", ".join(f"{name} {value:g}" for name, value in said)
+    if max(values) - min(values) <= 0.25:  # a request's end may cut its last rounds short
+        return [Finding("E012", Severity.PASS, f"{values[0]:g} drafts a round, everywhere", f"run {run.name!r}", words)]
+    return [Finding("E012", Severity.WARN, f"drafts a round differ: {min(values):g} to {max(values):g}", f"run {run.name!r}", words,
+                    "one number", "K, steps and draft tokens differ by one between engines; or K changed while the run went on",
+                    "correct steps and draft_tokens in case.toml, or record the run again with one setting")]  # fmt: skip
+
+
+def _stated(report: EngineReport) -> list[tuple[str, float]]:
+    out = []
+    if report.drafts and report.drafted:
+        out.append((f"{report.source} drafted / rounds", round(report.drafted / report.drafts, 2)))
+    lengths = [len(report.per_position)] if report.per_position else []
+    return out + [(f"{report.source} positions counted", float(n)) for n in lengths]
+
+
+PARTS: tuple[Callable[[Opened], list[Finding]], ...] = (_waterfall, _dumps, _drafts)
+"""What the serving stage runs of this module; one that cannot be had stops no other."""
