@@ -1,44 +1,13 @@
-"""The engine's numbers beside the lab's: requests round by round, training's accuracy, throughput arithmetic."""
+"""An engine's requests beside their predictions, round by round."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eagle3lab.acceptance import Acceptance
 from eagle3lab.counts import RequestReport
 from eagle3lab.records import Sample
-
-
-def length_from_accuracy(accuracy: Sequence[float]) -> float:
-    """Accept length (bonus included) if per-step accuracies were conditional rates: 1 + Σ_k Π_{i≤k} acc_i.
-
-    SpecForge's ``simulated_acc_len`` plus one. Upper-biased: training's accuracies are marginal.
-    """
-    return 1 + sum(math.prod(accuracy[: k + 1]) for k in range(len(accuracy)))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Throughput arithmetic of one run beside a baseline without speculation.
-
-    Attributes:
-        accept_length: tokens a round.
-        speedup: tokens/s of the run over the baseline's.
-        round_cost: cost of a round in plain decoding steps: accept length / speedup. It is also the accept length
-            that breaks even.
-    """
-
-    accept_length: float
-    speedup: float
-    round_cost: float
-
-
-def cost(accept_length: float, tokens_per_second: float, baseline: float) -> Cost:
-    """Cost of a round from two throughputs (same prompts, same concurrency)."""
-    speedup = tokens_per_second / baseline
-    return Cost(accept_length, speedup, accept_length / speedup)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,220 @@
+"""What a round costs: from measured throughputs to a model of the cost, and to the setting that pays most.
+
+A cost is in units of one plain decoding step of the same server under the same load. Draft tokens are counted without
+the root: a chain of K steps has K of them (SGLang's ``--speculative-num-draft-tokens`` is one more).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3lab.records import Interval
+
+
+def length_from_accuracy(accuracy: Sequence[float]) -> float:
+    """Accept length (bonus included) if per-step accuracies were conditional rates: 1 + Σ_k Π_{i≤k} acc_i.
+
+    SpecForge's ``simulated_acc_len`` plus one. Upper-biased: training's accuracies are marginal.
+    """
+    return 1 + sum(math.prod(accuracy[: k + 1]) for k in range(len(accuracy)))
+
+
+def rate_from_length(accept_length: float, steps: int) -> float:
+    """The constant conditional rate q with 1 + Σ_{k=1..K} q^k = ``accept_length``; NaN outside 1 … K+1."""
+    if not 1 <= accept_length <= steps + 1:
+        return float("nan")
+    low, high = 0.0, 1.0
+    for _ in range(60):  # the sum grows with q, so halving finds it to the last bit
+        middle = (low + high) / 2
+        low, high = (middle, high) if length_from_accuracy([middle] * steps) < accept_length else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Throughput arithmetic of one run beside a baseline without speculation.
+
+    Attributes:
+        accept_length: tokens a round.
+        speedup: tokens/s of the run over the baseline's.
+        round_cost: cost of a round in plain decoding steps: accept length / speedup. It is also the accept length
+            that breaks even.
+    """
+
+    accept_length: float
+    speedup: float
+    round_cost: float
+
+
+def cost(accept_length: float, tokens_per_second: float, baseline: float) -> Cost:
+    """Cost of a round from two throughputs (same prompts, same concurrency)."""
+    speedup = tokens_per_second / baseline
+    return Cost(accept_length, speedup, accept_length / speedup)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is drafted a round.
+
+    Attributes:
+        steps: K, draft steps (levels of a tree).
+        topk: branches a node; 1 is a chain.
+        draft_tokens: drafts verified a round, root not counted; K for a chain.
+    """
+
+    steps: int
+    topk: int = 1
+    draft_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """A chain verifies what it drafts."""
+        if not self.draft_tokens:
+            object.__setattr__(self, "draft_tokens", self.steps)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Round cost = a + b · steps + c · draft tokens, in plain decoding steps.
+
+    Attributes:
+        a: what a round costs before anything is drafted.
+        b: a draft step.
+        c: a draft token verified.
+        assumed: what was taken and not measured, in words.
+        missing: what the measurements do not tell apart, in words.
+        asks: which further measurement would, in words.
+        settings: settings behind it.
+        worst: largest deviation of a measured round cost from the model.
+        trees: whether the cost of a tree can be told (b and c apart).
+    """
+
+    a: float
+    b: float
+    c: float
+    assumed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    settings: int = 0
+    worst: float = 0.0
+    trees: bool = True
+
+    def round_cost(self, setting: Setting) -> float:
+        """Cost of a round under ``setting``; NaN for a tree where b and c are not told apart."""
+        if setting.draft_tokens != setting.steps and not self.trees:
+            return float("nan")
+        return self.a + self.b * setting.steps + self.c * setting.draft_tokens
+
+
+def fit_cost(points: Sequence[tuple[Setting, float]]) -> CostModel | None:
+    """A cost model from measured round costs, one (setting, cost) a run; None without any.
+
+    Three numbers need three settings, a tree among them: on chains steps and draft tokens are the same, so only b + c
+    shows (kept as ``b``). With one setting ``a`` is taken as one plain step, and the model says so.
+    """
+    usable = [(s, v) for s, v in points if math.isfinite(v) and v > 0]
+    if not usable:
+        return None
+    rows = torch.tensor([[1.0, s.steps, s.draft_tokens] for s, _ in usable], dtype=torch.float64)
+    costs = torch.tensor([v for _, v in usable], dtype=torch.float64)
+    chains = all(s.draft_tokens == s.steps for s, _ in usable)
+    distinct = len({(s.steps, s.draft_tokens) for s, _ in usable})
+    rank = int(torch.linalg.matrix_rank(rows))
+    if rank == 3:
+        a, b, c = _solve(rows, costs)
+        return CostModel(a, b, c, missing=_negative(a, b, c), settings=distinct, worst=_worst(rows, costs, (a, b, c)))
+    apart = "b and c apart: every setting was a chain, where steps and draft tokens are the same; b stands for both"
+    tree = "one timed run with a tree (SGLang: --speculative-eagle-topk above 1)"
+    if rank == 2 and chains:
+        a, b = _solve(rows[:, :2], costs)
+        missing = (apart, *_negative(a, b, 0.0))
+        return CostModel(a, b, 0.0, (), missing, (tree,), distinct, _worst(rows, costs, (a, b, 0.0)), trees=False)
+    longest = max(s.steps for s, _ in usable)
+    other = f"a timed run with another K, e.g. {max(longest - 2, 1) if longest > 1 else longest + 2}"
+    b = float(((costs - 1) / rows[:, 1].clamp(min=1)).mean())
+    few = f"a and b: {distinct} setting{'s' * (distinct != 1)} of 3 timed"
+    if rank == 2:
+        few = "a, b and c: the settings timed lie on one line"
+    return CostModel(
+        1.0, b, 0.0, ("a = 1: a round without drafts is taken to cost one plain step",),
+        (few, apart) if chains else (few,), (other, tree), distinct, _worst(rows, costs, (1.0, b, 0.0)), trees=False,
+    )  # fmt: skip
+
+
+def _solve(rows: Tensor, costs: Tensor) -> list[float]:
+    return [float(x) for x in torch.linalg.lstsq(rows, costs[:, None]).solution[:, 0]]
+
+
+def _worst(rows: Tensor, costs: Tensor, model: tuple[float, float, float]) -> float:
+    return float((rows @ torch.tensor(model, dtype=torch.float64) - costs).abs().max())
+
+
+def _negative(a: float, b: float, c: float) -> tuple[str, ...]:
+    wrong = [f"{name} = {value:.2f}" for name, value in (("a", a), ("b", b), ("c", c)) if value < -1e-9]
+    words = "below 0, which no server costs: the runs were timed under different loads, or too briefly"
+    return (f"{' and '.join(wrong)} {words}",) if wrong else ()
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One setting's expected throughput.
+
+    Attributes:
+        setting: the setting.
+        accept_length: on the recording; of a tree, the most it could be.
+        round_cost: by the model, NaN where it cannot tell.
+        speedup: over no speculation, with the interval that the recording's acceptance gives it.
+    """
+
+    setting: Setting
+    accept_length: float
+    round_cost: float
+    speedup: Interval
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All settings tried, and the best.
+
+    Attributes:
+        rows: every setting, in the order given.
+        best: the chain with the highest speed-up, None when no cost is known.
+        chosen: share of the draws in which it was the best; NaN when nothing was drawn.
+    """
+
+    rows: tuple[Tuned, ...]
+    best: Tuned | None
+    chosen: float = float("nan")
+
+
+def tune(model: CostModel, lengths: Mapping[Setting, tuple[float, Tensor]], n: int = 0, method: str = "") -> Tuning:
+    """Speed-up of each setting: accept length / round cost. The best is a chain: of trees only a bound is known.
+
+    Args:
+        model: what a round costs.
+        lengths: setting → accept length on the recording, and the same in every draw of samples [D] (empty: no draws).
+        n: rounds behind the lengths, said with the interval.
+        method: how the draws were made, in words.
+    """
+    rows, drawn = [], []
+    for setting, (length, draws) in lengths.items():
+        price = model.round_cost(setting)
+        spread = draws.double() / price
+        low, high = spread.quantile(torch.tensor([0.025, 0.975]).double()).tolist() if len(draws) else (math.nan,) * 2
+        words = f"{method}; the cost itself is taken as exact"
+        rows.append(Tuned(setting, length, price, Interval(length / price, low, high, n, words)))
+        drawn.append(spread)
+    known = [i for i, row in enumerate(rows) if math.isfinite(row.speedup.value) and row.setting.topk == 1]
+    known = [i for i in known if rows[i].round_cost > 0]
+    if not known:
+        return Tuning(tuple(rows), None)
+    best = max(known, key=lambda i: rows[i].speedup.value)
+    share = float("nan")
+    if all(len(drawn[i]) for i in known):
+        top = torch.stack([drawn[i] for i in known]).argmax(0)  # [D]
+        share = float((top == known.index(best)).double().mean())
+    return Tuning(tuple(rows), rows[best], share)

@@ -1,0 +1,190 @@
+"""Two drafts, or two readings of one, on the same positions: what one gains where, in pairs.
+
+The two are scored on the same recorded tokens. A difference is the second less the first, counted on rows that both
+score; its interval draws whole samples, both sides from the same draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3lab.acceptance import RESAMPLES, SEED, Acceptance, Evaluation
+from eagle3lab.errors import Blocked
+from eagle3lab.gap.resample import FEWEST, Draws
+from eagle3lab.records import Interval, Sample
+
+WIDTH = 16
+"""Tokens of a reply in one bucket of positions."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One paired difference.
+
+    Attributes:
+        name: of what, e.g. ``accept length``, ``accuracy, draft 1``, ``word start``.
+        first: the first's value.
+        second: the second's.
+        change: second - first with its interval; ``n`` is the rows (or rounds) of the first.
+        only_first: rows that only the first gets right, 0 where it is no rate of rows.
+        only_second: rows that only the second gets right.
+    """
+
+    name: str
+    first: float
+    second: float
+    change: Interval
+    only_first: int = 0
+    only_second: int = 0
+
+
+@dataclass(frozen=True)
+class Versus:
+    """Two evaluations compared.
+
+    Attributes:
+        length: accept length.
+        by_step: marginal accuracy at each draft.
+        by_kind: accuracy of the first draft by the kind of the token to be predicted.
+        by_position: accuracy of the first draft by the token's place in its reply.
+        samples: names compared.
+        left_out: name → why it was not.
+    """
+
+    length: Difference
+    by_step: tuple[Difference, ...]
+    by_kind: tuple[Difference, ...]
+    by_position: tuple[Difference, ...]
+    samples: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def versus(first: Evaluation, second: Evaluation, kinds: Mapping[str, Sequence[str]] | None = None) -> Versus:
+    """Compares two evaluations of the same samples.
+
+    Args:
+        first: the one compared with.
+        second: the one that gains or loses.
+        kinds: sample → kind of each of its tokens; None leaves ``by_kind`` empty.
+
+    Raises:
+        Blocked: they have no sample in common.
+        ValueError: their K differ.
+    """
+    if first.steps != second.steps:
+        raise ValueError(f"K {first.steps} and {second.steps} cannot be compared on the same positions; cut one")
+    names = [name for name in first.parts if name in second.parts]
+    left = {n: why for e in (first, second) for n, why in e.skipped.items()}
+    left |= dict.fromkeys({*first.parts, *second.parts} - {*names}, "only one of the two has it")
+    if not names:
+        raise Blocked("the two have no sample in common: they must be scored on the same recorded tokens")
+    pairs = [_Pair(first.parts[name], second.parts[name]) for name in names]
+    steps = tuple(_rows(f"accuracy, draft {k + 1}", [p.at(k) for p in pairs]) for k in range(first.steps))
+    groups = _grouped(pairs, names, kinds) if kinds else {}
+    return Versus(
+        _length(first, second, names),
+        steps,
+        tuple(d for name, parts in groups.items() if (d := _rows(name, parts)).change.n),
+        tuple(d for name, parts in _places(pairs).items() if (d := _rows(name, parts)).change.n),
+        tuple(names),
+        left,
+    )
+
+
+def same_texts(first: Mapping[str, Sample], second: Mapping[str, Sample], names: Iterable[str]) -> dict[str, str]:
+    """Name in the first → name in the second with the same tokens and mask; the same name is tried first."""
+    keyed = {_key(second[name]): name for name in second}
+    out = {}
+    for name in names:
+        key = _key(first[name])
+        same = name if name in second and _key(second[name]) == key else keyed.get(key)
+        if same is not None:
+            out[name] = same
+    return out
+
+
+def _key(sample: Sample) -> tuple[bytes, bytes]:
+    return bytes(sample.input_ids.numpy().tobytes()), bytes(sample.loss_mask.numpy().tobytes())
+
+
+class _Pair:
+    """One sample scored twice: the rows that both score."""
+
+    def __init__(self, first: Acceptance, second: Acceptance):
+        self.first, self.second = first, second
+        self.both = first.scored & second.scored  # [T, K]
+
+    def at(self, step: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Hits of both at ``step`` on the rows that count: bool [R] each."""
+        rows = self.both[:, step] if keep is None else self.both[:, step] & keep
+        return self.first.correct[rows, step], self.second.correct[rows, step]
+
+
+def _length(first: Evaluation, second: Evaluation, names: list[str]) -> Difference:
+    draws = Draws(names)
+    a, b = ({n: e.parts[n].counts for n in names} for e in (first, second))
+    one, two = (float(draws.pooled(c).length) for c in (a, b))
+    rounds = sum((p.rounds for p in a.values()), 0)
+    change = draws.interval(two - one, rounds, lambda drawn: drawn(b).length - drawn(a).length, "paired")
+    return Difference("accept length", one, two, change)
+
+
+def _rows(name: str, parts: list[tuple[Tensor, Tensor]]) -> Difference:
+    """Difference of two rates over the same rows; whole samples drawn where at least `FEWEST` have any."""
+    parts = [(a, b) for a, b in parts if len(a)]
+    n = sum(len(a) for a, _ in parts)
+    ones, twos = (sum(int(side[i].sum()) for side in parts) for i in (0, 1))
+    nan = math.nan
+    only = [int((a & ~b).sum()) for a, b in parts], [int((b & ~a).sum()) for a, b in parts]
+    if not n:
+        return Difference(name, nan, nan, Interval(nan, nan, nan, 0, "no rows"))
+    method, low, high = f"no interval: {len(parts)} samples are too few to draw", nan, nan
+    if len(parts) >= FEWEST:
+        gains = torch.tensor([float(b.sum() - a.sum()) for a, b in ((x.long(), y.long()) for x, y in parts)]).double()
+        sizes = torch.tensor([float(len(a)) for a, _ in parts]).double()
+        draws = torch.randint(len(parts), (RESAMPLES, len(parts)), generator=torch.Generator().manual_seed(SEED))
+        drawn = gains[draws].sum(1) / sizes[draws].sum(1)
+        low, high = drawn.quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+        method = f"bootstrap over {len(parts)} samples; paired"
+    return Difference(
+        name, ones / n, twos / n, Interval((twos - ones) / n, low, high, n, method), sum(only[0]), sum(only[1])
+    )
+
+
+def _grouped(
+    pairs: list[_Pair], names: list[str], kinds: Mapping[str, Sequence[str]]
+) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """Rows by the kind of the token that the first draft must name: row t's is token t + 2."""
+    out: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for name, pair in zip(names, pairs, strict=True):
+        own = list(kinds[name])
+        named = [own[t + 2] if t + 2 < len(own) else "" for t in range(len(pair.both))]
+        for kind in dict.fromkeys(k for k in named if k):
+            keep = torch.tensor([k == kind for k in named])
+            out.setdefault(kind, []).append(pair.at(0, keep))
+    return dict(sorted(out.items(), key=lambda item: -sum(len(a) for a, _ in item[1])))
+
+
+def _places(pairs: list[_Pair]) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """Rows by the place of the token in its reply, in buckets of `WIDTH`."""
+    out: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for pair in pairs:
+        place = torch.full((len(pair.both),), -1)
+        for a, b in pair.first.spans:
+            rows = torch.arange(max(a - 1, 0), b)
+            place[rows] = (rows + 2 - a) // WIDTH
+        for bucket in place[place >= 0].unique().tolist():
+            out.setdefault(bucket, []).append(pair.at(0, place == bucket))
+    return {f"tokens {i * WIDTH + 1} … {(i + 1) * WIDTH}": out[i] for i in sorted(out)}
+
+
+def restricted(found: Evaluation, names: Mapping[str, str]) -> Evaluation:
+    """The evaluation with its samples under other names (old → new), the others left out."""
+    parts = {new: found.parts[old] for old, new in names.items() if old in found.parts}
+    skipped = {new: found.skipped[old] for old, new in names.items() if old in found.skipped}
+    return Evaluation(found.reading, found.steps, parts, skipped, found.nonfinite)

@@ -1,0 +1,272 @@
+"""The gap as rows: the waterfall, published numbers, an engine's states, settings, readings side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from eagle3lab.acceptance import Evaluation
+from eagle3lab.case import Case
+from eagle3lab.checks.cost import flag_words, settings, tuned
+from eagle3lab.checks.gap import compared, explain
+from eagle3lab.counts import ServingRun
+from eagle3lab.errors import BadOption, Blocked, LabError
+from eagle3lab.gap.bound import candidates, tree_bounds
+from eagle3lab.gap.damage import SAME
+from eagle3lab.gap.resample import FEWEST, Draws
+from eagle3lab.gap.story import Published, worked
+from eagle3lab.gap.throughput import CostModel, Setting, fit_cost
+from eagle3lab.gap.versus import Difference, Versus, restricted, same_texts, versus
+from eagle3lab.reading import Reading, show
+from eagle3lab.textkinds import kind_of
+
+TREES = (2, 4, 8)
+"""Branching factors priced beside the chain."""
+
+
+def run_named(case: Case, name: str = "") -> ServingRun:
+    """The run of that name, the chosen one when ``""``.
+
+    Raises:
+        Blocked: the case has none.
+    """
+    found = next((run for run in case.runs if run.name == name), case.run if not name else None)
+    if found is None:
+        raise Blocked(
+            "the case names no such serving run: add a [[serving]] table with engine, ids and what it measured"
+        )
+    return found
+
+
+def waterfall(case: Case, name: str = "") -> dict[str, Any]:
+    """One run's waterfall, as the plot and the table take it, with its total and what makes it partial."""
+    run = run_named(case, name)
+    found = explain(case, run)
+    bars = [{"kind": b.kind, "name": b.name, "start": b.start, "end": b.end, "low": b.change.low, "high": b.change.high,
+             "n": b.change.n, "method": b.change.method, "sentence": b.sentence} for b in found.bars]  # fmt: skip
+    return {"run": run.name, "bars": bars, "begins": found.begins, "ends": found.ends, "missing": list(found.missing),
+            "total": found.total}  # fmt: skip
+
+
+def published(case: Published | None = None) -> list[dict[str, str]]:
+    """The arithmetic of a published case (docs: the one that started it all)."""
+    return [vars(line) for line in (worked(case) if case else worked())]
+
+
+def dump_rows(case: Case) -> list[dict[str, Any]]:
+    """Every slot of every engine dump beside training's recording of the same tokens."""
+    rows = []
+    for run in case.runs:
+        for text, found, matches in compared(case, run) if run.dump else ():
+            rows += [vars(m) | {"text": f"{text}, {found.length} tokens of {found.name}"} for m in matches]
+    return rows
+
+
+def dump_errors(case: Case) -> dict[str, Any]:
+    """Relative error by row of the first text of the first dump, as the plot takes it.
+
+    Raises:
+        Blocked: no run names a dump.
+    """
+    for run in case.runs:
+        if run.dump:
+            text, _, matches = compared(case, run)[0]
+            return {"series": {m.slot: m.by_row for m in matches if m.by_row}, "name": text, "same": SAME}
+    raise Blocked(
+        "no serving run names the states its engine recorded: dump = {path = …, boundaries = […]} in [[serving]]"
+    )
+
+
+def cost_of(case: Case, given: str = "") -> CostModel:
+    """What a round costs: ``given`` as "a, b, c" in plain steps, else from the runs that were timed.
+
+    Raises:
+        BadOption: ``given`` is not three numbers.
+        Blocked: nothing was timed.
+    """
+    if given.strip():
+        try:
+            a, b, c = (float(part) for part in given.replace(";", ",").split(","))
+        except ValueError as error:
+            raise BadOption(
+                f"COST {given!r}: expected three numbers, a, b, c in plain steps, e.g. 1.0, 0.2, 0.02"
+            ) from error
+        return CostModel(a, b, c, assumed=("a, b and c as given, not measured",))
+    model = fit_cost([(setting, price) for _, setting, price in settings(case)])
+    if model is None:
+        raise Blocked(
+            "no run was timed: give seconds and tokens of one run with speculation and of one without in case.toml, "
+            'or COST = "a, b, c"'
+        )
+    return model
+
+
+def tuning(case: Case, given: str = "") -> dict[str, Any]:
+    """Speed-up of each setting under the fitted reading; trees as bounds, where the cost of one can be told."""
+    model = cost_of(case, given)
+    deep = case.evaluate(case.fitted).steps
+    bounds = (
+        tree_bounds(case.model, case.samples, case.samples.headline, case.fitted, deep, TREES) if model.trees else {}
+    )
+    trees = {}
+    for k, found in bounds.items():
+        for steps in range(1, deep + 1) if found.parts else ():
+            cut = found.cut(steps)
+            # a tree of as many nodes as SGLang scores, the fewest that hold topk children of each kept node
+            trees[Setting(steps, k, candidates(steps, k))] = (cut.counts.accept_length, _drawn(cut))
+    result = tuned(case, model, trees)
+    notes_of_trees = (
+        ["trees: at most so much, as if every node had all its children; no tree is called best"] if trees else []
+    )
+    base = case.baseline
+    plain = base.tokens / base.seconds if base and base.seconds and base.tokens else None
+    rows = [{
+        "steps": r.setting.steps, "topk": r.setting.topk, "draft_tokens": r.setting.draft_tokens,
+        "accept_length": r.accept_length, "round_cost": r.round_cost, "speedup": r.speedup.value,
+        "low": r.speedup.low, "high": r.speedup.high, "bound": r.setting.topk > 1, "best": r is result.best,
+        "tokens_per_second": plain * r.speedup.value if plain else None, "flags": flag_words(case, r.setting),
+    } for r in result.rows]  # fmt: skip
+    tokens = f" + {model.c:.3f} · draft tokens" if model.trees else ""
+    law = f"round cost = {model.a:.2f} + {model.b:.3f} · steps{tokens}, in plain steps"
+    notes = [
+        law,
+        *(f"assumed: {text}" for text in model.assumed),
+        *(f"not identified: {text}" for text in model.missing),
+    ]
+    notes += notes_of_trees
+    notes += [f"to be sure, give {text}" for text in model.asks]
+    best = None
+    if result.best is not None:
+        best = {"steps": result.best.setting.steps, "topk": result.best.setting.topk}
+        if result.chosen == result.chosen:
+            notes.append(f"the best setting is so in {result.chosen:.0%} of the draws of samples")
+    return {"rows": rows, "best": best, "notes": notes, "law": law}
+
+
+def tuning_picture(case: Case, given: str = "") -> dict[str, Any]:
+    """What the heat map takes of `tuning`."""
+    found = tuning(case, given)
+    return {key: found[key] for key in ("rows", "best", "law")}
+
+
+def tuning_table(case: Case, given: str = "") -> dict[str, Any]:
+    """What the table takes of `tuning`."""
+    found = tuning(case, given)
+    return {key: found[key] for key in ("rows", "notes")}
+
+
+def _drawn(found: Evaluation) -> Any:
+    draws = Draws(list(found.parts))
+    counts = {name: part.counts for name, part in found.parts.items()}
+    return draws.drawn(counts).length if len(found.parts) >= FEWEST else draws.weights[:0, 0]
+
+
+def kinds(case: Case, names: Iterable[str]) -> dict[str, list[str]]:
+    """Sample → kind of each token; none without a tokenizer, whose ``<17>`` says nothing of a text."""
+    if case.target is None:
+        return {}
+    out = {}
+    for name in names:
+        texts = case.target.text(case.samples[name].input_ids.tolist())
+        if texts and texts[0].startswith("<") and texts[0][1:-1].isdigit():
+            return {}
+        out[name] = [kind_of(text, before) for text, before in zip(texts, ["", *texts[:-1]], strict=True)]
+    return out
+
+
+def readings_compared(
+    case: Case, first: Reading | None = None, second: Reading | None = None, steps: int = 0
+) -> Versus:
+    """Two readings of one draft on the same positions: the configured and the fitted one unless others are given.
+
+    Raises:
+        Blocked: there is no configured reading, or no sample can be run under both.
+    """
+    one, two = first or case.configured.reading, second or case.fitted
+    if one is None:
+        raise Blocked(
+            "there is no configured reading to compare the fitted one with: " + "; ".join(case.configured.refused)
+        )
+    found = case.evaluate(one, steps), case.evaluate(two, steps)
+    return versus(*found, kinds(case, found[0].parts))
+
+
+def cases_compared(first: Case, second: Case, steps: int = 0, which: str = "configured") -> Versus:
+    """Two checkpoints, each in its own case, on the texts that both recorded.
+
+    Args:
+        first: the one compared with.
+        second: the other.
+        steps: K; 0 for the smaller of the two runs'.
+        which: the reading of each: ``configured`` or ``fitted``.
+
+    Raises:
+        Blocked: no text is in both cases, or one of them has no such reading.
+    """
+    common = same_texts(first.samples, second.samples, first.samples.headline)
+    if not common:
+        raise Blocked(
+            "the two cases have no recorded text in common (same tokens, same mask): record the same prompts for both"
+        )
+    steps = steps or min(first.steps, second.steps)
+    found = []
+    for case, names in ((first, list(common)), (second, list(common.values()))):
+        reading = case.fitted if which == "fitted" else case.configured.reading
+        if reading is None:
+            raise Blocked(f"{case.file.path.name}: no configured reading: {'; '.join(case.configured.refused)}")
+        found.append(case.evaluate(reading, steps, names))
+    other = restricted(found[1], {theirs: mine for mine, theirs in common.items()})
+    return versus(found[0], other, kinds(first, found[0].parts))
+
+
+def difference_table(case: Case) -> dict[str, Any]:
+    """Configured and fitted on the same positions, every row, as the table takes it."""
+    found = readings_compared(case)
+    note = f"{len(found.samples)} samples, the same positions; of twenty intervals one leaves 0 out by chance"
+    return {"rows": difference_rows(found), "note": note, **names_compared(case)}
+
+
+def difference_picture(case: Case) -> dict[str, Any]:
+    """The same by kind of token and by place in the reply, as the picture takes it."""
+    return {"rows": difference_rows(readings_compared(case), "by_kind", "by_position"), **names_compared(case)}
+
+
+def difference_rows(found: Versus, *groups: str) -> list[dict[str, Any]]:
+    """A comparison's differences as rows; ``groups`` of ``length``, ``by_step``, ``by_kind``, ``by_position``."""
+    rows: list[dict[str, Any]] = []
+    for group in groups or ("length", "by_step", "by_kind", "by_position"):
+        held = getattr(found, group)
+        rows += [_difference(d, group) for d in (held if isinstance(held, tuple) else (held,))]
+    return rows
+
+
+def _difference(d: Difference, group: str) -> dict[str, Any]:
+    return {"name": d.name, "first": d.first, "second": d.second, "change": d.change.value, "low": d.change.low,
+            "high": d.change.high, "n": d.change.n, "only_first": d.only_first, "only_second": d.only_second,
+            "method": d.change.method, "group": group}  # fmt: skip
+
+
+def names_compared(case: Case) -> dict[str, str]:
+    """What the configured and the fitted reading are called in tables and plots."""
+    configured = case.configured.reading
+    return {
+        "first": f"configured {show(configured.aux) if configured else ''}".strip(),
+        "second": f"fitted {show(case.fitted.aux)}",
+    }
+
+
+def waterfalls(case: Case) -> list[dict[str, Any]]:
+    """Every run's total and its largest loss: one row a run, a reason where it has none."""
+    rows: list[dict[str, Any]] = []
+    for run in case.runs:
+        try:
+            found = explain(case, run)
+        except LabError as error:
+            rows.append({"run": run.name, "why": error.line})
+            continue
+        loss = found.largest_loss
+        rows.append({"run": run.name, "begins": found.bars[0].start if found.bars else None,
+                     "ends": found.bars[-1].end if found.bars else None, "total": found.total,
+                     "loss": loss.name if loss else "none", "lost": loss.change.value if loss else 0.0,
+                     "partial": "; ".join(found.missing), "why": ""})  # fmt: skip
+    return rows
