@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagle3lab import open_case
 from eagle3lab.acceptance import (
     accept,
+    accept_length,
     accept_length_interval,
     accuracy_interval,
     definition,
@@ -373,3 +375,17 @@ def test_a_draft_without_a_single_hit():
     assert (total(parts).accept_length, total(parts).per_position) == (1.0, (0, 0, 0))
     interval = accept_length_interval(parts)
     assert (interval.low, interval.value, interval.high) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_the_accept_length_alone_is_the_full_rollouts(tmp_path, steps):
+    from planted import Plan, plant
+
+    case = open_case(plant(tmp_path, Plan(linked=2, token_gain=3.0, ids=(1, 4, 5), length=60)), steps=steps)
+    samples = [case.samples[name] for name in case.samples]
+    for reading in (case.configured.reading, case.configured.reading.replace(aux=(2, 4, 5), shift=2)):
+        whole = case.evaluate(reading, steps)
+        alone = accept_length(case.model, samples, reading, steps)
+        assert (alone.value, alone.n) == (whole.length.value, whole.length.n)
+        assert (alone.low, alone.high) == (whole.length.low, whole.length.high)
+    assert whole.counts.accepted > 0

@@ -9,11 +9,9 @@ import numpy as np
 
 from eagle3lab.plots.picture import (
     CONFIGURED,
-    ENGINE,
     FAINT,
     FITTED,
     LINE,
-    SOFT,
     Picture,
     beside,
     colour_of,
@@ -26,7 +24,6 @@ from eagle3lab.plots.picture import (
     known,
     label,
     listing,
-    marker_of,
     new,
     note,
     nothing,
@@ -34,55 +31,6 @@ from eagle3lab.plots.picture import (
     rows_of,
     show,
 )
-
-
-@drawn
-def acceptance_rates(series: Mapping[str, Mapping[str, Sequence[float]]]) -> Picture:
-    """Acceptance by draft position in two panels: cumulative, and conditional on the position before.
-
-    Args:
-        series: name → ``cumulative`` and ``conditional``, K rates each; the name's first word gives the colour.
-    """
-    if not series:
-        return nothing("No round was walked, so there are no acceptance rates.")
-    figure = new(3.4)
-    panels = figure.subplots(1, 2)
-    titles = {
-        "cumulative": "Cumulative: this draft and all before it",
-        "conditional": "Conditional: given the one before",
-    }
-    for axes, (kind, title) in zip(panels, titles.items(), strict=True):
-        everything: list[float] = [0.5]
-        for place, (name, rates) in enumerate(series.items()):
-            values = floats(rates.get(kind, ())).ravel()
-            colour = colour_of(name, place)
-            hollow = colour == ENGINE  # drawn last and open, so that agreement shows as a ring round a dot
-            look: dict[str, Any] = (
-                {"lw": 1.2, "mfc": "none", "ms": 9, "ls": ":", "zorder": 5} if hollow else {"zorder": 3}
-            )
-            look |= {"color": colour, "marker": marker_of(colour), "label": label(name, 32), "mew": 1.2}
-            axes.plot(np.arange(values.size), values, **look)
-            if colour == FITTED or len(series) == 1:
-                others = [floats(r.get(kind, ())).ravel() for other, r in series.items() if other != name]
-                for k, value in enumerate(values):
-                    below = kind == "conditional" and any(k < o.size and 0 < o[k] - value < 0.08 for o in others)
-                    if known(value):
-                        right, side = (0, "center") if kind == "conditional" else (6, "left")
-                        up, edge = (-9, "top") if below else (8, "bottom")
-                        note(axes, show(value), (k, value), (right, up), size=7.5, color=colour, va=edge, ha=side)
-            everything += values.tolist()
-        headroom(axes, everything)
-        steps = max((len(rates.get(kind, ())) for rates in series.values()), default=0)
-        axes.set_xticks(range(steps))
-        axes.set_xlim(-0.35, max(steps, 1) - 0.65)
-        axes.set_title(title, size=9, weight="normal", pad=8)
-        axes.set_xlabel("draft position in a round")
-    panels[0].set_ylabel("share accepted")
-    figure.suptitle("Acceptance by draft position", x=0.012, ha="left", size=10.5, weight="bold")
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, labelcolor=SOFT)
-    said = [(name, " ".join(show(v) for v in floats(rates.get("cumulative", ())))) for name, rates in series.items()]
-    return Picture(figure, f"Share of drafts accepted by position, cumulative: {listing(said)}.")
 
 
 @drawn

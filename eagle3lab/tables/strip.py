@@ -17,6 +17,14 @@ LOOKS = {
 }
 """Kind of token → its words, background, ink and underline: the underline says without colour what the colour says."""
 
+HOVER = (
+    "<style>.lab-strip{position:relative}.lab-strip span[data-about]:hover::after{content:attr(data-about);"
+    "position:absolute;left:.6em;max-width:calc(100% - 1.2em);margin-top:1.9em;z-index:9;box-sizing:border-box;"
+    f"padding:.5em .8em;border-radius:5px;background:{INK};color:#fff;font:12px/1.5 {SANS};white-space:pre-wrap;"
+    "text-align:left;pointer-events:none}</style>"
+)
+"""What a pointer on a token shows, without a script: a box under its line, as wide as the strip allows."""
+
 VISIBLE = {" ": "·", "\t": "→", "\r": "␍"}
 MOST = 4000
 
@@ -53,7 +61,8 @@ def token_strip(
     paper = f"background:#ffffff;color:{INK};border:1px solid #d8dce2;border-radius:6px;padding:.7em .9em;margin:.3em 0"
     top = f'<div style="font:600 13px/1.5 {SANS};margin-bottom:.4em">{esc(head)}</div>' if head else ""
     return Html(
-        f'<div style="{paper}">{top}<div style="font:13px/2.05 {MONO};overflow-wrap:anywhere">{body}</div>'
+        f'{HOVER}<div class="lab-strip" style="{paper}">{top}'
+        f'<div style="font:13px/2.05 {MONO};overflow-wrap:anywhere">{body}</div>'
         f'<div style="font:12px/2 {SANS};margin-top:.6em;border-top:1px solid #eceef2;padding-top:.3em">'
         f"{legend}</div></div>",
         "".join(tokens),
@@ -74,5 +83,5 @@ def _span(token: str, kind: str, title: str) -> str:
     text = "".join(VISIBLE.get(c, c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}") for c in str(token)) or "∅"
     breaks = len(text) - len(text.rstrip("\n")) if text.strip("\n") else text.count("\n")
     safe = esc(text).replace("\n", "⏎")
-    about = f' title="{esc(title)}"' if title else ""
+    about = f' data-about="{esc(title)}"' if title else ""
     return f'<span style="{_style(kind)}"{about}>{safe}</span>' + ("<br>" if breaks else "")

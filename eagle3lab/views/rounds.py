@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eagle3lab.acceptance import Acceptance, Evaluation, Round, accuracy_interval
+from eagle3lab.acceptance import Evaluation, accuracy_interval
 from eagle3lab.case import Case
 from eagle3lab.errors import LabError
 from eagle3lab.forward import rollout
@@ -116,35 +116,6 @@ def by_position(case: Case, steps: int = 0, width: int = 16) -> list[dict[str, A
         rows.append({"low": bucket * width, "high": (bucket + 1) * width, "rate": mean, "n": len(values),
                      "interval_low": mean - error, "interval_high": mean + error})  # fmt: skip
     return rows
-
-
-def strip(case: Case, name: str = "", steps: int = 0, reading: Reading | None = None) -> dict[str, list[str]]:
-    """A sample's tokens as the engine's walk sees them: accepted, rejected, out of draft vocab, bonus."""
-    sample = case.sample(name)
-    found = case.evaluate(reading or case.fitted, steps, [sample.name]).parts[sample.name]
-    ids = sample.input_ids.tolist()
-    kinds = ["reply" if m else "prompt" for m in sample.loss_mask.tolist()]
-    titles = [f"position {t}, token {i}" for t, i in enumerate(ids)]
-    for number, r in enumerate(found.rounds):
-        _mark(found, r, number, kinds, titles)
-    return {"tokens": texts_of(case, ids), "kinds": kinds, "titles": titles}
-
-
-def _mark(found: Acceptance, r: Round, number: int, kinds: list[str], titles: list[str]) -> None:
-    """Row t's drafts are the tokens t + 2 …; the token after the last accepted one is the target's own."""
-    for k in range(r.accepted):
-        kinds[r.row + 2 + k] = "accepted"
-        titles[r.row + 2 + k] += f"; round {number}, draft {k + 1} accepted"
-    place = r.row + 2 + r.accepted
-    if r.accepted < r.offered:
-        covered = bool(found.covered[r.row, r.accepted])
-        kinds[place] = "rejected" if covered else "oov"
-        titles[place] += f"; round {number}, draft {r.accepted + 1} " + (
-            "rejected, the target's token instead" if covered else "missed: the draft vocabulary lacks this token"
-        )
-    elif any(a <= place < b for a, b in found.spans):
-        kinds[place] = "bonus"
-        titles[place] += f"; round {number}, the target's own token after {r.accepted} accepted drafts"
 
 
 def run_rows(case: Case) -> list[dict[str, Any]]:
