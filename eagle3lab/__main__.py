@@ -1,28 +1,28 @@
-"""The command line: report, check, forward."""
+"""The command line: report, check, forward, compare, slice-target."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import errno
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-
 import eagle3lab
+from eagle3lab import exported, slicing
 from eagle3lab.acceptance import Evaluation, definition
+from eagle3lab.bars import bar
 from eagle3lab.case import Case, open_case
-from eagle3lab.casefile import find_case
-from eagle3lab.checks import CODES, STAGES
-from eagle3lab.errors import BadCase, BadFile, BadOption, LabError
+from eagle3lab.casefile import find_case, read_case
+from eagle3lab.checks import CODES, STAGES, inputs
+from eagle3lab.console import say, say_json
+from eagle3lab.errors import BadCase, BadOption, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.reading import Reading
 from eagle3lab.records import Finding, Interpretation, Severity, by_severity, worst
+from eagle3lab.views import compare
 
 DONE, BROKEN, USAGE, GATE = 0, 1, 2, 3
 
@@ -34,13 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except (BadCase, BadOption) as error:
-        print(f"eagle3lab: {error}", file=sys.stderr)
+        _say(f"eagle3lab: {error}")
         return USAGE
     except LabError as error:
-        print(f"eagle3lab: {error}", file=sys.stderr)
+        _say(f"eagle3lab: {error}")
         return BROKEN
     except BrokenPipeError:
         return DONE
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        _say(f"eagle3lab: {str(error.filename)[:200]} …: longer than any file's name can be; check the path")
+        return USAGE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,11 +87,25 @@ def _parser() -> argparse.ArgumentParser:
     forward.add_argument("--device", default="cpu")
     forward.add_argument("-o", "--out", required=True, metavar="FILE", help="a .safetensors file")
     forward.set_defaults(command=_forward)
+
+    pair = commands.add_parser("compare", help="two cases, or two readings of one, on the same positions")
+    pair.add_argument("paths", nargs="+", metavar="PATH", help="two cases; or a case and one or two readings (.json)")
+    pair.add_argument("--steps", type=int, default=0, metavar="K", help="default: as the serving run")
+    pair.add_argument(
+        "--fitted", action="store_true", help="each case under its fitted reading, not its configured one"
+    )
+    pair.add_argument("--json", action="store_true", help="for machines")
+    pair.set_defaults(command=_compare)
+
+    slicer = commands.add_parser("slice-target", help="write the target's rows that a case needs, to share it without")
+    slicer.add_argument("case", metavar="CASE")
+    slicer.add_argument("-o", "--out", required=True, metavar="DIR", help="a folder that is not there yet")
+    slicer.set_defaults(command=_slice_target)
     return parser
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(line, sys.stderr)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -107,14 +126,14 @@ def _report(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     case = open_case(options.case, options.run, device=options.device, progress=_say)
+    case.track = bar("statistics") if sys.stderr.isatty() else None
     findings = case.findings(*options.stage)
     if options.json:
-        print(json.dumps(_check_json(case, findings, options.stage), indent=1, ensure_ascii=False, default=str))
+        say_json(_check_json(case, findings, options.stage), sys.stdout)
     else:
         from eagle3lab import tables
 
-        print(f"{case.title}\n")
-        print(tables.findings_text(by_severity(findings)))
+        say(f"{' '.join(case.title.split())}\n\n{tables.findings_text(by_severity(findings))}", sys.stdout)
     gate = Severity(options.fail_on) if options.fail_on else Severity.FAIL if options.strict else None
     if any(f.code == "C001" for f in findings):
         return BROKEN
@@ -142,7 +161,10 @@ def _readings(case: Case) -> dict[str, Any]:
         except LabError:
             return None
         return _reading(case, scan.fitted) | {
-            "ties": [{k: v[1] for k, v in scan.fitted.diff(tie).items()} for tie in scan.ties],
+            "ties": [
+                *({k: v[1] for k, v in scan.fitted.diff(tie).items()} for tie in scan.ties),
+                *({entry.field: value} for entry in scan.open if not entry.same for value in entry.values),
+            ],
             "undetermined": list(scan.undetermined),
             "margin": {
                 "value": _number(scan.margin.value),
@@ -176,7 +198,7 @@ def _reading(case: Case, reading: Reading) -> dict[str, Any]:
     try:
         return found | _measured(case.evaluate(reading))
     except LabError as error:
-        return found | {"blocked": str(error).replace(f"{case.root}/", "")}
+        return found | {"blocked": inputs.shown(str(error), case.root, inputs.places(case.file))}
 
 
 def _measured(found: Evaluation) -> dict[str, Any]:
@@ -203,48 +225,55 @@ def _number(value: float) -> float | None:
 
 def _forward(options: argparse.Namespace) -> int:
     out = Path(options.out)
-    if out.suffix != ".safetensors" or out.is_dir():
-        raise BadOption(f"--out {out}: expected the name of a file that ends in .safetensors")
+    exported.check_place(out, read_case(find_case(options.case)[0]))
     case = open_case(options.case, options.run, aux=options.aux, device=options.device, progress=_say)
     reading = _chosen_reading(case, options)
     if options.sample and options.sample not in case.samples:
         raise BadOption(f"--sample {options.sample}: no such sample; found {', '.join(list(case.samples)[:20])}")
     sample = case.sample(options.sample)
     steps = options.steps or case.steps
-    if steps < 1 or steps > sample.length - 1 - reading.shift:
-        raise BadOption(f"--steps {steps}: sample {sample.name} has {sample.length} tokens, so 1 to "
-                       f"{sample.length - 1 - reading.shift} steps have rows")  # fmt: skip
+    most = sample.length - 1 - reading.shift
+    if not 1 <= steps <= most:
+        rows = f"so 1 to {most} steps have rows" if most > 0 else f"none is left to predict at shift {reading.shift}"
+        raise BadOption(f"--steps {steps}: sample {sample.name} has {sample.length} tokens, {rows}")
     result = rollout(case.model, sample, reading, steps, fed=options.fed, keep=("hidden", "logits"))
-    tensors: dict[str, torch.Tensor] = {}
-    for j, step in enumerate(result.steps):
-        assert step.hidden is not None and step.logits is not None
-        tensors[f"step{j}.input_ids"] = step.tokens.contiguous()
-        tensors[f"step{j}.hidden"] = step.hidden.float().cpu().contiguous()
-        tensors[f"step{j}.logits"] = step.logits.float().contiguous()
-    metadata = {
-        "format": "eagle3lab-forward/1",
-        "reading": reading.to_json(),
-        "sample": sample.name,
-        "fed": options.fed,
-        "steps": str(steps),
-        "eagle3lab": eagle3lab.__version__,
-    }
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, str(out), metadata=metadata)
-    except (OSError, SafetensorError) as error:
-        raise BadFile(out, f"cannot be written ({error}); choose another place") from error
+    exported.write(out, result, reading, sample.name, options.fed)
     _say(f"{out}: {steps} steps of {sample.name} under {reading}")
+    for line in exported.remarks(result, reading, sample.length):
+        _say(line)
+    return BROKEN if result.nonfinite else DONE
+
+
+def _compare(options: argparse.Namespace) -> int:
+    found = compare.compare(options.paths, steps=options.steps, fitted=options.fitted, progress=_say)
+    if options.json:
+        say_json(found, sys.stdout)
+    else:
+        say(compare.in_words(found), sys.stdout)
+    for line in found["nonfinite"]:
+        _say(line)
+    return BROKEN if found["nonfinite"] else DONE
+
+
+def _slice_target(options: argparse.Namespace) -> int:
+    case = open_case(options.case, progress=_say)
+    if case.target is None:
+        raise BadOption(f"{case.file.path}: has no [target] table, so there is nothing to slice")
+    found = [case.attempt("configured"), case.attempt("trained"), *(case.attempt("everyone") or {}).values()]
+    kinds = {way.reading.vocab_map for way in found if way and way.reading} or {"offsets"}
+    tokens, notes = slicing.tokens_of(case.draft, case.samples if case.file.samples else None, kinds)
+    written = slicing.write(case.target, tokens, Path(options.out), notes)
+    for note in written.notes:
+        _say(f"note: {note}")
+    files = ", ".join(written.files)
+    say(f"{written.folder}: {written.rows} of {written.vocab} rows, {written.nbytes} bytes: {files}", sys.stdout)
+    say(f"in case.toml:\n{written.toml(case.root)}", sys.stdout)
     return DONE
 
 
 def _chosen_reading(case: Case, options: argparse.Namespace) -> Reading:
     if options.reading:
-        file = Path(options.reading)
-        try:
-            reading = Reading.from_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise BadFile(file, f"not a Reading as JSON ({error}); 'check --json' prints one under readings") from error
+        reading = compare.reading_of(Path(options.reading))
         return reading.replace(aux=case.aux) if case.aux else reading
     if case.configured.reading is None:
         reasons = "; ".join(case.configured.refused)

@@ -46,6 +46,8 @@ def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, floa
     missing = [key for key in NEEDED.get(kind, ()) if scaling.get(key) is None]
     if missing:
         raise Blocked(f"config.json: rope scaling {kind!r} lacks {', '.join(missing)}; expected numbers")
+    if odd := _odd(rope, scaling, kind):
+        raise Blocked(f"rope scaling {kind!r}: {'; '.join(odd)}")
     if kind in ("default", "mrope"):
         return 1.0 / rope.base**exponents, 1.0
     if kind == "linear":
@@ -60,6 +62,31 @@ def frequencies(rope: Rope, head_dim: int, positions: int) -> tuple[Tensor, floa
     if kind == "yarn":
         return _yarn(rope, exponents, scaling, rotated)
     raise Blocked(f"config.json: rope scaling {kind!r} is not known to the lab; known: {', '.join(NEEDED)}")
+
+
+def _odd(rope: Rope, scaling: dict[str, Any], kind: str) -> list[str]:
+    """Numbers that give no frequencies, or infinite ones: one sentence each."""
+    lengths = (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+    )
+    used = [key for key in lengths if scaling.get(key) is not None]
+    out = [f"{key} is {scaling[key]!r}, expected a number above 0" for key in used if not _above_zero(scaling[key])]
+    out += [f"{key} is {scaling[key]!r}, expected a number" for key in ("mscale", "mscale_all_dim", "attention_factor")
+            if scaling.get(key) is not None and not (_above_zero(scaling[key]) or scaling[key] == 0)]  # fmt: skip
+    if kind == "llama3" and not out and scaling["low_freq_factor"] == scaling["high_freq_factor"]:
+        out.append(f"low_freq_factor and high_freq_factor are both {scaling['low_freq_factor']}, expected two numbers")
+    if kind == "yarn" and rope.base <= 1:
+        out.append(f"rope_theta is {rope.base:g}, expected a number above 1")
+    return out
+
+
+def _above_zero(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _dynamic_base(rope: Rope, scaling: dict[str, Any], rotated: int, positions: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 import tiny
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from eagle3lab.__main__ import main
 from eagle3lab.checks import CODES
+from eagle3lab.dialects import ENGINES
 from eagle3lab.reading import Reading
 
 
@@ -61,7 +63,8 @@ def test_check_json_is_the_whole_of_standard_output(run, case):
     assert fitted["reading"]["aux"] == [2, 4, 5]
     assert (fitted["correct"][0], fitted["scored"][0], fitted["accuracy"][0]) == (54, 54, 1.0)
     assert fitted["accept_length"]["rounds"] == 27
-    assert set(content["readings"]["served"]) == {"vllm 0.33.0 v1", "vllm 0.33.0 v2", "sglang 0.5.9", "sglang 0.5.23"}
+    known = {f"{name} {version}" for name, engine in ENGINES.items() for version in engine.VERSIONS}
+    assert set(content["readings"]["served"]) == known >= {"vllm 0.33.0 v1", "vllm 0.33.0 v2", "sglang 0.5.23"}
 
 
 @pytest.mark.parametrize(
@@ -234,3 +237,185 @@ def test_the_module_runs_as_a_program_from_any_folder(case, repo):
     done = subprocess.run(command, cwd=case.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "W00" in done.stdout
+
+
+INPUTS = ("draft/model.safetensors", "target/model.safetensors", "samples/first.safetensors", "case.toml")
+
+
+@pytest.mark.parametrize(
+    "name", [*INPUTS, "samples/new.safetensors", "link.safetensors", "other.safetensors", "loop.safetensors"]
+)
+def test_forward_writes_over_nothing_but_its_own(run, case, name):
+    """An input that is overwritten is lost, and the next run would read numbers for weights."""
+    (case.parent / "link.safetensors").symlink_to(case.parent / "draft" / "model.safetensors")
+    (case.parent / "loop.safetensors").symlink_to(case.parent / "loop.safetensors")
+    save_file({"mine": torch.ones(1)}, case.parent / "other.safetensors")
+    before = {f: f.read_bytes() for f in case.parent.rglob("*") if f.is_file()}
+    code, out, err = run("forward", case, "--steps", "1", "-o", case.parent / name)
+    assert (code, out) == (2, "")
+    assert name in err
+    assert {f: f.read_bytes() for f in case.parent.rglob("*") if f.is_file()} == before
+
+
+def test_forward_may_be_run_again(run, case):
+    out = case.parent / "o.safetensors"
+    assert run("forward", case, "--steps", "1", "-o", out)[0] == 0
+    assert run("forward", case, "--steps", "2", "-o", out)[0] == 0
+    assert "step1.hidden" in load_file(out)
+    case.write_text(case.read_text() + '\n[parity]\npath = "o.safetensors"\n')
+    code, _, err = run("forward", case, "--steps", "1", "-o", out)
+    assert code == 2, "now it is an input"
+    assert "is an input of the case" in err
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize("command", [
+    ["forward", "CASE", "-o", f"{LONG}.safetensors"], ["forward", "CASE", "-o", "OUT", "--reading", LONG],
+    ["slice-target", "CASE", "-o", LONG], ["check", LONG],
+])  # fmt: skip
+def test_names_that_no_file_can_have(run, case, tmp_path, command):
+    names = {"CASE": case, "OUT": tmp_path / "o.safetensors"}
+    code, out, err = run(*(names.get(a, a) for a in command))
+    assert (code in (1, 2), out) == (True, "")
+    assert "xxx" in err
+
+
+@pytest.mark.parametrize("table", ["draft", "target", "samples", "log"])
+def test_a_case_that_names_what_no_file_can_be_called(run, case, table):
+    text = case.read_text()
+    text = text + f'log = "{LONG}"\n' if table == "log" else text.replace(f'path = "{table}"', f'path = "{LONG}"')
+    case.write_text(text)
+    code, out, err = run("check", case)
+    assert code in (1, 2)
+    assert "xxx" in out + err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_text_that_cannot_be_encoded_is_printed_all_the_same(case, repo, encoding, options):
+    """A lone surrogate is no character of UTF-8, and JSON can hold it; an odd key must not cost the findings."""
+    file = case.parent / "draft" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"odd\ud800": "\udfff ü"}))
+    command = [sys.executable, "-m", "eagle3lab", "check", str(case), "--stage", "weights", *options]
+    done = subprocess.run(
+        command, cwd=repo, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding}, check=False
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert rb"\ud800" in done.stdout
+    if options:
+        (found,) = [f for f in json.loads(done.stdout)["findings"] if f["code"] == "W008"]
+        assert "odd" in found["measured"]
+
+
+def test_a_title_does_not_steer_the_terminal(run, case):
+    case.write_text(case.read_text().replace('title = "', 'title = "\\u001b[31mred\\u202e\\u0007\\n', 1))
+    code, out, _ = run("check", case, "--stage", "weights")
+    assert code == 0
+    assert out.startswith(r"\x1b[31mred\u202e\x07")
+    assert not set(out) & {"\x1b", "\x07", "\u202e"}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_absolute_paths_of_a_case_are_not_shown(run, case, tmp_path, options):
+    """What is shared says which file it is, not whose home it lies in."""
+    elsewhere = tmp_path / "a private place"
+    elsewhere.mkdir()
+    text = case.read_text()
+    for name in ("draft", "target", "samples"):
+        (case.parent / name).rename(elsewhere / name)
+        text = text.replace(f'path = "{name}"', f'path = "{elsewhere / name}"')
+    (elsewhere / "samples" / "bad.safetensors").write_bytes(b"zz")
+    (elsewhere / "draft" / "model.safetensors").write_bytes(b"zz" * 50)
+    case.write_text(text)
+    code, out, _ = run("check", case, *options)
+    assert code == 1
+    assert str(tmp_path) not in out
+    assert "draft/model.safetensors" in out
+    assert "bad.safetensors" in out
+
+
+@pytest.mark.parametrize("given", ["draft", "../case/draft", "ABSOLUTE"])
+def test_paths_stay_useful_wherever_the_case_was_opened(run, tmp_path, monkeypatch, given):
+    case = tiny.write_case(tmp_path / "case")
+    given = given.replace("ABSOLUTE", str(case.parent / "draft"))
+    case.write_text(case.read_text().replace('path = "draft"', f'path = "{given}"'))
+    (case.parent / "draft" / "model.safetensors").write_bytes(b"zz" * 50)
+    for folder, name in ((case.parent, "."), (tmp_path, "case"), (tmp_path, str(case))):
+        monkeypatch.chdir(folder)
+        content = json.loads(run("check", name, "--stage", "weights", "--json")[1])
+        (found,) = [f for f in content["findings"] if f["code"] == "C001"]
+        assert found["where"] == ("../case/draft/model.safetensors" if ".." in given else "draft/model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reading"),
+    [
+        (
+            lambda t: t.update({n: s * 1e5 for n, s in t.items() if n[0] == "h"}),
+            Reading(aux=(2, 4, 5), dtype="float16"),
+        ),
+        (lambda t: t["h.4"][20].fill_(float("nan")), Reading(aux=(2, 4, 5))),
+    ],
+)
+def test_logits_that_are_not_finite_are_said_and_fail(run, case, tmp_path, damage, reading):
+    for sample in (case.parent / "samples").glob("*.safetensors"):
+        tiny.edit(sample, damage)
+    file = tmp_path / "reading.json"
+    file.write_text(reading.to_json())
+    code, _, err = run("forward", case, "--reading", file, "-o", tmp_path / "out.safetensors", "--steps", "2")
+    assert code == 1
+    assert "NaN or infinite" in err
+    if reading.dtype == "float16":  # a state with NaN is not compared at all
+        other = tmp_path / "other.json"
+        other.write_text(reading.replace(dtype="float32").to_json())
+        code, out, err = run("compare", case, other, file, "--json")
+        assert code == 1
+        assert "reading.json:" in err
+        assert "have NaN or infinite logits" in json.loads(out)["nonfinite"][0]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "base", "says"),
+    [
+        ({"rope_type": "linear", "factor": 0}, 1e4, "factor is 0"),
+        ({"rope_type": "yarn", "factor": "x"}, 1e4, "factor is 'x'"),
+        ({"rope_type": "yarn", "factor": 4.0}, 1.0, "rope_theta is 1"),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 0}, 1e4, "original_max"),
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 2.0, "high_freq_factor": 2.0,
+          "original_max_position_embeddings": 64}, 1e4, "both 2.0"),
+    ],
+)  # fmt: skip
+def test_scaling_that_means_nothing_is_refused(run, case, tmp_path, scaling, base, says):
+    plain = Reading(aux=(2, 4, 5)).to_dict()
+    plain["rope"] |= {"scaling": scaling, "base": base}
+    file = tmp_path / "reading.json"
+    file.write_text(json.dumps(plain))
+    code, _, err = run("forward", case, "--reading", file, "-o", tmp_path / "out.safetensors", "--steps", "1")
+    assert code == 1
+    assert says in err
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_positions_past_the_limit_are_said(run, case, tmp_path):
+    tiny.edit_json(case.parent / "draft" / "config.json", max_position_embeddings=16)
+    code, _, err = run("forward", case, "-o", tmp_path / "out.safetensors", "--steps", "2")
+    assert code == 0
+    assert "positions 16 to 38 lie past the draft's limit of 16" in err
+
+
+def test_more_steps_than_a_text_has(run, case, tmp_path):
+    for name, reading in (("a", Reading(aux=(2, 4, 5))), ("b", Reading(aux=(5, 4, 2)))):
+        (tmp_path / f"{name}.json").write_text(reading.to_json())
+    code, out, _ = run("compare", case, tmp_path / "a.json", tmp_path / "b.json", "--steps", "99")
+    assert code == 0
+    assert "–" in out
+    code, _, err = run("compare", case, tmp_path / "a.json", "--steps", "-3")
+    assert code == 2
+    assert "--steps -3" in err
+    far = tmp_path / "far.json"
+    far.write_text(Reading(aux=(2, 4, 5), shift=39).to_json())
+    code, _, err = run("forward", case, "--reading", far, "-o", tmp_path / "o.safetensors", "--steps", "1")
+    assert code == 2
+    assert "none is left to predict at shift 39" in err

@@ -54,6 +54,7 @@ class Versus:
         by_position: accuracy of the first draft by the token's place in its reply.
         samples: names compared.
         left_out: name → why it was not.
+        nonfinite: rows of each whose logits were NaN or infinite.
     """
 
     length: Difference
@@ -62,6 +63,7 @@ class Versus:
     by_position: tuple[Difference, ...]
     samples: tuple[str, ...]
     left_out: Mapping[str, str]
+    nonfinite: tuple[int, int] = (0, 0)
 
 
 def versus(first: Evaluation, second: Evaluation, kinds: Mapping[str, Sequence[str]] | None = None) -> Versus:
@@ -93,6 +95,7 @@ def versus(first: Evaluation, second: Evaluation, kinds: Mapping[str, Sequence[s
         tuple(d for name, parts in _places(pairs).items() if (d := _rows(name, parts)).change.n),
         tuple(names),
         left,
+        (first.nonfinite, second.nonfinite),
     )
 
 

@@ -26,6 +26,7 @@ def compare(
 
     Returns:
         ``schema``, ``first``, ``second`` (what they are), ``definition``, ``steps``, ``samples``, ``left_out``,
+        ``nonfinite`` (sentences about rows without finite logits),
         ``differences``: rows with ``group``, ``name``, ``first``, ``second``, ``change``, ``low``, ``high``, ``n``,
         ``only_first``, ``only_second``, ``method``; unknown numbers are null.
 
@@ -38,6 +39,8 @@ def compare(
     cases = [path for path in paths if path not in jsons]
     if (len(cases), len(jsons)) not in ((2, 0), (1, 1), (1, 2)):
         raise BadOption("compare takes two cases, or a case and one or two readings as .json files")
+    if steps < 0:
+        raise BadOption(f"--steps {steps}: expected 1 or more, or 0 for the case's own")
     opened = [open_case(path, progress=progress) for path in cases]
     which = "fitted" if fitted else "configured"
     if len(opened) == 2:
@@ -79,7 +82,13 @@ def _plain(found: Versus, labels: Sequence[str]) -> dict[str, Any]:
             for row in difference_rows(found)]  # fmt: skip
     return {"schema": SCHEMA, "first": labels[0], "second": labels[1], "definition": definition(len(found.by_step)),
             "steps": len(found.by_step), "samples": list(found.samples), "left_out": dict(found.left_out),
+            "nonfinite": [f"{label}: {n} rows have NaN or infinite logits and count as misses: its numbers say nothing"
+                          for label, n in zip(labels, found.nonfinite, strict=True) if n],
             "differences": rows}  # fmt: skip
+
+
+def _number(value: float | None, form: str) -> str:
+    return f"{value:{form}}" if value is not None else "–".rjust(int(form.strip("+").split(".")[0]))
 
 
 def in_words(content: Mapping[str, Any]) -> str:
@@ -94,6 +103,7 @@ def in_words(content: Mapping[str, Any]) -> str:
         known = row["low"] is not None and row["high"] is not None
         bracket = f"[{row['low']:+.3f}, {row['high']:+.3f}]" if known else "–"
         only = f"{row['only_first']} / {row['only_second']}" if row["group"] != "length" else ""
-        lines.append(f"{row['name']:24} {row['first']:7.3f} {row['second']:7.3f} {row['change']:+8.3f}  {bracket:<19} "
+        numbers = [_number(row["first"], "7.3f"), _number(row["second"], "7.3f"), _number(row["change"], "+8.3f")]
+        lines.append(f"{row['name']:24} {' '.join(numbers)}  {bracket:<19} "
                      f"{row['n']:7,}  {only}".rstrip())  # fmt: skip
     return "\n".join([*head, "", *lines])
