@@ -384,7 +384,7 @@ def test_e005_and_e008_come_from_the_log(folder, ids, severity):
 def test_e003_without_a_shared_text_is_not_comparable(folder):
     from eagle3lab.counts import RequestReport
 
-    said = EngineReport("vllm", "responses", ("r",), 2, 10, 20, 5, requests=(RequestReport((1,), (2,), (0,), (2,)),))
+    said = EngineReport("vllm", "responses", ("r",), 2, 1, 2, 0, requests=(RequestReport((1,), (2,), (0,), (2,)),))
     by_code = {f.code: f for f in serving.check(Reports(open_case(folder), said))}
     assert by_code["E003"].severity == Severity.NOT_COMPARABLE
 

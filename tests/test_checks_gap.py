@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle3lab import open_case, views
 from eagle3lab.checks import gap, serving
-from eagle3lab.counts import EngineReport
+from eagle3lab.counts import EngineReport, Flaw
 from eagle3lab.errors import Blocked
 from eagle3lab.records import Severity
 
@@ -202,3 +202,56 @@ def test_without_any_figure_of_the_engine_the_bars_end_with_the_prediction(folde
     found = gap.explain(case, case.run)
     assert "the engine gave no accept length" in "; ".join(found.missing)
     assert found.ends == "the prediction for this run, K=2"
+
+
+@pytest.mark.parametrize("steps", [1, 60])
+def test_the_prediction_is_made_at_the_files_k(folder, steps):
+    (folder / "case.toml").write_text(
+        tiny.TOML + tiny.RUN.replace("steps = 2", f"steps = {steps}") + "[training]\naccuracy = [0.7]\n"
+    )
+    for said in (
+        EngineReport("vllm", "log", ("x.log",), 5, 100, 500, 107, (50, 30, 15, 10, 2)),
+        EngineReport("sglang", "log", ("x.log",), 5, 100, 500, 107),
+    ):
+        case = Reports(open_case(folder), said)
+        found = gap.explain(case, case.run)
+        assert found.bars[0].start == pytest.approx(3.5)  # 0.7 five times
+        by_code = {f.code: f for f in serving.check(case)}
+        assert "K=5;" in by_code["E001"].evidence
+        reading = case.configured.reading
+        assert f"predicted {case.evaluate(reading, 5).length.value:.3f} " in by_code["E001"].measured
+        # one figure of training for every draft, in both: 1 + 0.7 + 0.49 + 0.343 + 0.2401 + 0.16807 = 2.941
+        assert "accept length 2.94 at K=5" in by_code["E007"].title
+        assert "one figure taken for every draft" in by_code["E007"].evidence
+        assert "one figure taken for every draft" in by_code["E010"].title
+
+
+@pytest.mark.parametrize("spoilt", ["impossible", "simulated"])
+def test_a_figure_that_cannot_be_is_compared_with_nothing(folder, spoilt):
+    flaws = ((Flaw.SIMULATED, "acceptance is made up"),) if spoilt == "simulated" else ()
+    said = EngineReport("vllm", "counters", ("m",), 2, 100, 200, 107 if flaws else 250, flaws=flaws)
+    case = Reports(open_case(folder), said)
+    found = gap.explain(case, case.run)
+    assert "rest" not in [bar.kind for bar in found.bars]
+    assert any(text.startswith("NOT COMPARABLE with the engine's figure: ") for text in found.missing)
+    by_code = {f.code: f for f in serving.check(case)}
+    assert by_code["E001"].severity == Severity.NOT_COMPARABLE
+    assert ("E023" if flaws else "E021") in by_code["E001"].title and "partial: " in by_code["E001"].title
+    assert by_code["E010"].title.startswith("partial: ")
+
+
+def test_a_round_cheaper_than_a_plain_step_is_said_and_nothing_recommended(folder):
+    """2.07 tokens a round at 4 times the plain speed: 0.52 plain steps a round, (0.52 - 1) / 2 = -0.24 a draft."""
+    case = timed(folder, (2, 1.0, 1000), (0, 4.0, 1000))
+    one = only(case, "E013")
+    assert one.severity == Severity.UNDETERMINED and "below one plain step, which no server does" in one.title
+    assert "pays most" not in one.title and "b = -0.24 below 0" in one.evidence
+    four = only(case, "E004")
+    assert four.severity == Severity.WARN and "more than its accept length 2.07" in four.title
+
+
+def test_the_largest_loss_leaves_the_arithmetic_bars_out_and_says_so(folder):
+    toml = tiny.TOML + tiny.RUN + "[training]\naccuracy = [1.0, 1.0]\n"
+    (folder / "case.toml").write_text(toml)
+    title = only(open_case(folder), "E010").title
+    assert "most is lost to other texts" in title and title.endswith("the two arithmetic bars not counted")

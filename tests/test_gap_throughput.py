@@ -122,3 +122,40 @@ def test_flags_are_the_engines_own():
     option, value = shlex.split(flags.vllm(3, "draft"))
     assert option == "--speculative-config"
     assert json.loads(value) == {"method": "eagle3", "model": "draft", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ([(Setting(5), 0.55)], "below one plain step, which no server does: check seconds and tokens"),  # one setting
+        ([(Setting(5), 0.9), (Setting(3), 0.8)], "K=5: 0.90; K=3: 0.80"),  # chains
+        ([(Setting(1), 3.0), (Setting(5), 2.0)], "b = -0.25 below 0"),
+        ([(Setting(1), 1.2), (Setting(5), 2.0), (Setting(5, 4, 31), 1.5)], "c = -0.02 below 0"),  # all three
+        ([(Setting(5, 4, 15), 0.6)], "K=5, 15 draft tokens: 0.60"),  # a tree alone
+    ],
+)
+def test_a_price_that_no_server_has_recommends_nothing(points, says):
+    model = fit_cost(points)
+    assert says in "; ".join(model.impossible) and "check seconds and tokens" in model.impossible[0]
+    assert set(model.impossible) <= set(model.missing)
+    assert tune(model, {Setting(k): (2.0, torch.empty(0)) for k in (1, 5)}).best is None
+
+
+def test_a_setting_that_the_model_prices_below_a_plain_step_is_not_the_best():
+    """a = 0.4, b = 0.5: K 1 would cost 0.9, K 2 costs 1.4: 1.9 / 0.9 = 2.1 is no speed-up, 2.1 / 1.4 = 1.5 is."""
+    none = torch.empty(0)
+    found = tune(CostModel(0.4, 0.5, 0.0), {Setting(1): (1.9, none), Setting(2): (2.1, none)})
+    assert found.best.setting == Setting(2)
+
+
+def test_trees_alone_price_no_chain():
+    model = fit_cost([(Setting(5, 4, 15), 2.0), (Setting(5, 4, 31), 3.0)])
+    assert not model.chains and not model.trees and "no chain can be priced" in model.missing[0]
+    assert math.isnan(model.round_cost(Setting(5))) and math.isnan(model.round_cost(Setting(5, 4, 15)))
+    assert "chains" in model.asks[0] and "nan" not in model.law
+    assert tune(model, {Setting(5): (2.0, torch.empty(0))}).best is None
+
+
+def test_a_trees_tokens_are_not_priced_as_a_chains_steps():
+    model = fit_cost([(Setting(5), 2.0), (Setting(5, 4, 31), 4.0)])
+    assert model.b == pytest.approx(0.2) and model.worst == pytest.approx(0) and not model.trees

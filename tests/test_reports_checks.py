@@ -327,3 +327,25 @@ def test_an_unreadable_file_is_left_to_c001(tmp_path: Path) -> None:
 def test_an_unknown_engine_is_e001_alone(tmp_path: Path) -> None:
     assert reports.check(SimpleNamespace(run=ServingRun("a", "mystery"), reports=lambda run: 1 / 0)) == []
     assert reports.check(SimpleNamespace(run=None)) == []
+
+
+def test_what_cannot_be_is_not_the_engines_own_figure() -> None:
+    finding = one("E020", report(drafted=110))
+    assert finding.severity == Severity.NOT_COMPARABLE
+    assert "120 accepted of 110 drafted tokens (E021)" in finding.title
+    # a sound file beside it is used, and why the first is not
+    beside = one("E020", report(drafted=110), report("log"))
+    assert "from the log (partial)" in beside.title and "not used: the counters cannot be right" in beside.evidence
+
+
+def test_simulated_acceptance_spoils_every_file_of_the_run() -> None:
+    made_up = EngineReport("vllm", "log", ("x.log",), flaws=((Flaw.SIMULATED, "acceptance is made up"),))
+    finding = one("E020", report(), made_up)
+    assert finding.severity == Severity.NOT_COMPARABLE and "acceptance is made up (E023)" in finding.title
+
+
+def test_k_of_another_file_of_the_run_is_no_contradiction() -> None:
+    # the counters name no K and carry the case's 1; the log names 5
+    said = report(steps=1, accepted=150, drafted=500, per_position=()), EngineReport("vllm", "log", ("x.log",), 5)
+    assert not [f for f in found(*said, steps=1) if f.code == "E021"]
+    assert [f for f in found(said[0], steps=1) if f.code == "E021"]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.counts import EngineReport
+from eagle3lab.counts import EngineReport, Flaw
 from eagle3lab.dialects.sglang.reports import read_reports
 from eagle3lab.errors import BadFile
 
@@ -524,3 +524,17 @@ def test_garbage_never_crashes(tmp_path_factory: pytest.TempPathFactory, text: s
             assert "expected" in str(error)
         else:
             assert all(r.accept_length is None or r.accept_length >= 1 for r in reports)
+
+
+def test_every_line_is_checked_against_the_cases_steps(tmp_path: Path) -> None:
+    lines = [decode("2.10", "0.35"), decode("9.30", "0.90"), decode("1.90", "0.32")]
+    report = from_log(tmp_path, *lines, steps=5)
+    assert said(report, "an accept len of 9.3 is more than 5 steps allow as the case says (1 of 3 lines)")
+    assert [flaw for flaw, _ in report.flaws] == [Flaw.DISAGREES]
+    assert not from_log(tmp_path, lines[0], lines[2], steps=5).flaws
+    assert not from_log(tmp_path, *lines, steps=None).flaws
+
+
+def test_an_accept_rate_above_one_cannot_be(tmp_path: Path) -> None:
+    report = from_log(tmp_path, arguments(steps=3), decode("2.50", "1.30"), decode("2.50", "0.62"))
+    assert said(report, "an accept rate of 1.3 is above 1 (1 lines)")

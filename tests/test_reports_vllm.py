@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3lab.checks.reports import check, contradictions
+from eagle3lab.checks.figures import contradictions
+from eagle3lab.checks.reports import check
 from eagle3lab.counts import EngineReport, Flaw, ServingRun
 from eagle3lab.dialects.vllm.reports import read_reports
 from eagle3lab.errors import BadFile
@@ -831,3 +832,25 @@ def test_garbage_never_crashes(tmp_path_factory: pytest.TempPathFactory, text: s
             assert "expected" in str(error)
         else:
             assert all(r.accept_length is None or r.accept_length >= 1 for r in reports)
+
+
+@pytest.mark.parametrize(
+    ("mean", "rates", "words"),
+    [
+        ("2.50", "0.500, 0.700, 0.300", "per-position rates 0.500, 0.700, 0.300 do not fall from 1"),
+        ("4.50", "0.700, 0.500, 0.300", "the mean is printed as 4.50, the line's own counts give 2.50 at most"),
+        ("1.80", "0.700, 0.500, 0.300", "the mean is printed as 1.80, the line's own rates give 2.50"),
+        ("2.50", "1.200, 0.200, 0.100", "do not fall from 1"),
+        ("2.50", "0.700, 0.500, 0.300", ""),
+    ],
+)
+def test_an_interval_that_contradicts_itself_is_a_flaw(tmp_path: Path, mean: str, rates: str, words: str) -> None:
+    report = from_log(tmp_path, start_line(eagle3(3)), spec_line(15, 30, rates, mean))
+    assert [flaw for flaw, _ in report.flaws] == ([Flaw.DISAGREES] if words else [])
+    assert not words or said(report, words)
+    assert not said(report, "do not determine them")
+
+
+def test_a_fraction_of_a_draft_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"found 100\.5; expected a count"):
+        from_counters(tmp_path, prom(100.5, 200, 90, (60, 30)))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from eagle3lab.checks.evidence import Serving
-from eagle3lab.counts import ServingRun
+from eagle3lab.checks.figures import figures, said_steps
+from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
 from eagle3lab.gap import cost
 from eagle3lab.gap.resample import FEWEST, Draws
-from eagle3lab.gap.throughput import CostModel, Setting, Tuning, fit_cost, tune
+from eagle3lab.gap.throughput import CHECK, CostModel, Setting, Tuning, fit_cost, tune
 from eagle3lab.records import Finding, Severity
 
 CODES = {"E013": "what a round costs by K, and the setting that pays most"}
 
 
-def effective_steps(run: ServingRun, otherwise: int | None = None) -> int:
-    """K of a run: for a chain never more than its draft tokens less the root (SGLang), 5 where nothing says."""
+def effective_steps(run: ServingRun, otherwise: int | None = None, reports: Sequence[EngineReport] = ()) -> int:
+    """K of a run: as its files say, else the case's; a chain drafts no more than its tokens less the root; else 5."""
     if not run.speculative:
         return 0
+    if said := said_steps(run, reports):
+        return said
     steps = run.steps or otherwise or 5
     return min(steps, run.draft_tokens - 1) if run.topk == 1 and run.draft_tokens and run.draft_tokens > 1 else steps
 
@@ -31,11 +35,12 @@ def settings(case: Serving) -> list[tuple[str, Setting, float]]:
     for run in case.runs:
         if not (run.speculative and run.seconds and run.tokens and (run.topk == 1 or run.draft_tokens)):
             continue
-        length = next((r.accept_length for r in case.reports(run) if r.accept_length is not None), None)
+        reports = case.reports(run)
+        length = figures(run, reports).length
         if length is None:
             continue
         price = cost(length, run.tokens / run.seconds, base.tokens / base.seconds).round_cost
-        steps = effective_steps(run)
+        steps = effective_steps(run, reports=reports)
         tokens = steps if run.topk == 1 else (run.draft_tokens or 1) - 1
         out.append((run.name, Setting(steps, run.topk, tokens), price))
     return out
@@ -61,26 +66,20 @@ def tuning(case: Serving) -> list[Finding]:
     if model is None:
         return []
     found = tuned(case, model)
-    law = f"a round costs {model.a:.2f} + {model.b:.3f} · K" + (
-        f" + {model.c:.3f} · draft tokens" if model.trees else ""
-    )
-    behind = ", ".join(f"{name} (K={s.steps}): {price:.2f}" for name, s, price in timed)
+    law = model.law
+    behind = ", ".join(f"{name} ({s.words}): {price:.2f}" for name, s, price in timed)
     behind += f", up to {model.worst:.2f} off the model" if model.worst >= 0.005 else ""
-    unsure = "; ".join([*model.assumed, *(f"not identified: {text}" for text in model.missing)])
+    open_ends = [text for text in model.missing if text not in model.impossible]
+    unsure = "; ".join([*model.assumed, *(f"not identified: {text}" for text in open_ends)])
     ask = "; ".join(model.asks)
     best = found.best
     if best is None:
-        return [
-            Finding(
-                "E013",
-                Severity.UNDETERMINED,
-                "no setting's throughput can be told",
-                "case.toml",
-                law,
-                evidence=unsure,
-                remedy=ask,
-            )
-        ]
+        title = "no setting's throughput can be told"
+        if model.impossible:
+            title, ask = f"partial: no setting is recommended: {model.impossible[0]}", CHECK
+        evidence = "; ".join(filter(None, [f"measured: {behind}", *model.impossible[1:], unsure]))
+        where = "case.toml: seconds, tokens"
+        return [Finding("E013", Severity.UNDETERMINED, title, where, law, evidence=evidence, remedy=ask)]
     low, high = best.speedup.low, best.speedup.high
     pays = best.speedup.value > 1
     k = best.setting.steps

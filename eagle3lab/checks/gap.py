@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from eagle3lab.checks.cost import effective_steps
 from eagle3lab.checks.evidence import Opened, Serving
+from eagle3lab.checks.figures import Figures, figures
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
 from eagle3lab.errors import BadFile, BadShape, Blocked, LabError
 from eagle3lab.gap import compare_requests, end_effect
 from eagle3lab.gap.dumps import MEANINGS, SlotMatch, compare_states
+from eagle3lab.gap.levels import ARITHMETIC
 from eagle3lab.gap.pairing import Overlap, overlap
 from eagle3lab.gap.resample import FEWEST
 from eagle3lab.gap.waterfall import Measured, Waterfall, waterfall
@@ -41,29 +43,33 @@ def explain(case: Serving, run: ServingRun) -> Waterfall:
             served = case.configured if run is case.run else case.served(run)
         except LabError as error:
             why = str(error).splitlines()[0]
+    reports = case.reports(run) if run.speculative else []
+    usable = figures(run, reports)
+    steps = effective_steps(run, case.run.steps if case.run else None, reports)
     reading = served.reading if run.speculative and not why else None if run.speculative else case.scan.fitted
     found = waterfall(
         accuracy=case.training_accuracy,
-        steps=effective_steps(run, case.run.steps if case.run else None),
+        steps=steps,
         fitted=case.scan.fitted,
         served=reading,
         evaluate=case.evaluate,
         self_fed=lambda reading, steps: case.evaluate(reading, steps, fed="self"),
-        measured=_measured(case, run) if run.speculative else None,
+        measured=_measured(case, run, reports, usable, steps) if run.speculative else None,
         left_out=flags.LEFT_OUT.get(case.trainer),
         why_not_served=why or "; ".join(served.refused),
+        why_not_measured=usable.why,
     )
-    return replace(found, missing=(*found.missing, *_reservations(case, run)))
+    return replace(found, missing=(*found.missing, *_reservations(case, run, steps)))
 
 
-def _reservations(case: Serving, run: ServingRun) -> list[str]:
+def _reservations(case: Serving, run: ServingRun, steps: int) -> list[str]:
     """What makes the bars say less than they seem to."""
     out = []
     if run.speculative and run.topk > 1:
         out.append(
             f"the run drafts a tree (topk {run.topk}); the bars follow its best chain, the rest of the tree is in the last bar"
         )
-    fitted = case.evaluate(case.scan.fitted)
+    fitted = case.evaluate(case.scan.fitted, steps)
     if 0 in fitted.counts.scored:
         out.append(
             f"the recorded replies are too short for draft {fitted.counts.scored.index(0) + 1}: nothing scores it"
@@ -77,18 +83,18 @@ def _reservations(case: Serving, run: ServingRun) -> list[str]:
     return out
 
 
-def _measured(case: Serving, run: ServingRun) -> Measured | None:
-    reports = case.reports(run)
-    best = next((r for r in reports if r.accept_length is not None), None)
+def _measured(
+    case: Serving, run: ServingRun, reports: list[EngineReport], usable: Figures, steps: int
+) -> Measured | None:
+    best, printed = usable.counted, usable.printed
     if best is None or best.accept_length is None or best.drafts is None:
-        printed = next((r for r in reports if r.reported_length is not None), None)
         if printed is None or printed.reported_length is None:
             return None
         return Measured(printed.reported_length, 0, {}, 0.0, f"{printed.source}, a mean without counts")
     extra, by_sample = 0.0, {}
     try:
         reading = case.served(run).reading
-        predicted = case.evaluate(reading, run.steps or 0) if reading else None
+        predicted = case.evaluate(reading, steps) if reading else None
     except (Blocked, BadShape):
         predicted = None
     if predicted is not None:
@@ -116,6 +122,8 @@ def _waterfall(case: Serving) -> list[Finding]:
     title = f"from {found.bars[0].start:.2f} ({found.begins}) to {found.bars[-1].end:.2f} ({found.ends})"
     if loss is not None:
         title += f"; most is lost to {loss.name} ({loss.change.value:+.2f})"
+        if any(bar.kind in ARITHMETIC for bar in found.bars):
+            title += ", the two arithmetic bars not counted"
     partial = "partial: " if found.missing else ""
     return [Finding("E010", Severity.INFO, partial + title, f"run {run.name!r}", words, "bars add up to the difference",
                     "; ".join([*found.missing, "intervals: whole samples are drawn, both ends of a bar from the same draws"]),

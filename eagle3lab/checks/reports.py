@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eagle3lab.checks.evidence import Serving
+from eagle3lab.checks.figures import TOLERANCE, doubts, figures, settled
 from eagle3lab.counts import EngineReport, Flaw, ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.errors import LabError
@@ -30,8 +31,6 @@ CODES = {
 
 MANY = 50
 """Rounds from which an exact 1 is no chance: a draft that is right in 10 % gives it in one such run of 200."""
-_TOLERANCE = 0.005
-"""Engines print lengths with 2 decimals."""
 
 
 def check(case: Serving) -> list[Finding]:
@@ -68,14 +67,18 @@ def _baseline(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]
 
 
 def _used(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
-    best = _best(reports)
+    usable = figures(run, reports)
+    best, said = usable.counted, usable.printed
     if best is None or best.accept_length is None:
-        said = next((r for r in reports if r.reported_length is not None), None)
+        if usable.why and said is None:
+            given = [r for r in reports if r.accept_length is not None or r.reported_length is not None]
+            return [Finding("E020", Severity.NOT_COMPARABLE, f"partial: no figure of the engine is used: {usable.why}", _where(*given),
+                            expected="measured counts that go together", remedy="record the run again")]  # fmt: skip
         if said is None:
             return []  # E001 asks for counts, E028 says what is wrong with the files
         return [Finding(
             "E020", Severity.NOT_COMPARABLE, f"{said.engine} prints accept length {said.reported_length:.2f} and no counts behind it",
-            _where(said), f"{said.reported_length:.3f}, bonus included, n unknown", "drafts and accepted drafts",
+            _where(said), f"{said.reported_length:.3f}, bonus included, n unknown" + (f", K={said.steps}" if said.steps else ""), "drafts and accepted drafts",
             f"from the {said.source}: a mean of printed means cannot be weighted by its rounds",
             "give per-request answers, or counters from before and after the run",
         )]  # fmt: skip
@@ -86,7 +89,10 @@ def _used(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
     evidence = (
         f"{steps}from the {best.source}: bonus included, over rounds with at least one draft; {_also(best, reports)}"
     )
-    partial = any(note.startswith("partial:") for note in (*best.notes, *(text for _, text in best.flaws)))
+    evidence += f"; not used: {usable.why}" if usable.why else ""
+    partial = bool(usable.why) or any(
+        note.startswith("partial:") for note in (*best.notes, *(text for _, text in best.flaws))
+    )
     return [Finding("E020", Severity.INFO, f"{run.engine} measured accept length {best.accept_length:.2f}, from the {best.source}"
                     + (" (partial)" if partial else ""), _where(best), measured, evidence=evidence)]  # fmt: skip
 
@@ -103,45 +109,10 @@ def _also(best: EngineReport, reports: Sequence[EngineReport]) -> str:
     return "; ".join(words) or "no other file to set beside it"
 
 
-def contradictions(report: EngineReport) -> list[str]:
-    """Sentences about counts of one report that cannot be together, [] when they can."""
-    drafts, drafted, accepted, steps = report.drafts, report.drafted, report.accepted, report.steps
-    positions, out = report.per_position, []
-    if drafted is not None and accepted is not None and accepted > drafted:
-        out.append(f"{accepted} accepted of {drafted} drafted tokens")
-    if positions and accepted is not None and sum(positions) != accepted:
-        out.append(f"per-position counts add up to {sum(positions)}, accepted says {accepted}")
-    if list(positions) != sorted(positions, reverse=True) or (
-        positions and drafts is not None and positions[0] > drafts
-    ):
-        out.append(f"per-position counts {positions} do not fall from {drafts} rounds")
-    if drafts is not None and drafted is not None and drafted < drafts:
-        out.append(f"{drafted} draft tokens in {drafts} rounds: a round has one at least")
-    # of K as the case says it E012 speaks; SGLang's positions are a tree's levels, which have more nodes
-    if drafts and positions and drafted is not None and drafted > drafts * len(positions) and report.engine != "sglang":
-        out.append(f"{drafted} draft tokens in {drafts} rounds of {len(positions)} positions")
-    length = report.accept_length if report.accept_length is not None else report.reported_length
-    if length is not None and steps and length > steps + 1 + _TOLERANCE:
-        out.append(f"accept length {length:.3f} is more than K + 1 = {steps + 1}")
-    if length is not None and length < 1 - _TOLERANCE:
-        out.append(f"accept length {length:.3f} is below 1, the bonus token alone")
-    over = sum(a > d for r in report.requests for a, d in zip(r.accepted, r.drafted, strict=False))
-    if over:
-        out.append(f"{over} rounds accept more drafts than they had")
-    ragged = sum(len(r.accepted) != len(r.drafted) for r in report.requests if r.drafted)
-    if ragged:
-        out.append(f"{ragged} requests list other numbers of rounds for accepted and for drafted tokens")
-    listed = sum(len(r.accepted) for r in report.requests)
-    if listed and report.source == "responses" and all(r.accepted for r in report.requests) and listed != drafts:
-        out.append(f"the rounds listed request by request are {listed}, their sum says {drafts}")
-    return out
-
-
 def _impossible(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
     out = []
-    for report in reports:
-        found = [*contradictions(report), *(text for flaw, text in report.flaws if flaw is Flaw.DISAGREES)]
-        if found:
+    for report in settled(run, reports):
+        if found := doubts(report):
             first, *rest = found
             out.append(Finding(
                 "E021", Severity.FAIL, f"the {report.source} of run {run.name!r} cannot be right: {first}", _where(report),
@@ -289,7 +260,7 @@ def _means(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
         words = (
             f"pooled {report.accept_length:.3f} over {report.drafts} rounds, mean of means {mean:.3f} over {n} requests"
         )
-        title = "pooled and averaged over requests, the accept length is the same" if abs(gap) < _TOLERANCE else \
+        title = "pooled and averaged over requests, the accept length is the same" if abs(gap) < TOLERANCE else \
             f"averaged over requests the accept length would be {mean:.2f}; pooled it is {report.accept_length:.2f}"  # fmt: skip
         return [Finding("E027", Severity.INFO, title, where, words, evidence=f"{how}; the lab pools")]
     return []

@@ -6,11 +6,13 @@ from eagle3lab.acceptance import Evaluation
 from eagle3lab.checks import cost as costs
 from eagle3lab.checks import gap
 from eagle3lab.checks.evidence import Opened, Serving
+from eagle3lab.checks.figures import figures, said_steps
 from eagle3lab.checks.inputs import stopped
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.gap import compare_requests, cost, end_effect, length_from_accuracy
+from eagle3lab.gap.throughput import CHECK, SLACK
 from eagle3lab.reading import Reading, show
 from eagle3lab.records import Finding, Severity
 
@@ -72,20 +74,24 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
         return [Finding("E001", Severity.BLOCKED, f"run {run.name!r} has no log, metrics or responses", "case.toml",
                         remedy="save the engine's log or /metrics and name them in [[serving]]")]  # fmt: skip
     findings = _logged_ids(run, reports)
-    best = next((r for r in reports if r.accept_length is not None), None)
+    usable = figures(run, reports)
+    best = usable.counted
     notes = list(dict.fromkeys(note for r in reports for note in r.notes))
     if notes:
         # one sentence a line: the first is the title, the rest stands beside it
         first, *rest = (note.rstrip(".") for note in notes)
         files = dict.fromkeys(name for r in reports if r.notes for name in r.files)
         findings.append(Finding("E008", Severity.INFO, first, ", ".join(files), "; ".join(rest)))
+    if best is None and usable.why:
+        return [*findings, Finding("E001", Severity.NOT_COMPARABLE, f"partial: the engine's figure is compared with nothing: {usable.why}",
+                                   ", ".join(f for r in reports for f in r.files), remedy="record the run again")]  # fmt: skip
     if best is None or best.drafts is None:
         return [*findings, Finding("E001", Severity.BLOCKED, f"run {run.name!r}: its files hold no acceptance counts",
                                    ", ".join(f for r in reports for f in r.files),
                                    remedy="give /metrics or per-request responses")]  # fmt: skip
     try:
         reading = case.served(run).reading
-        predicted = case.evaluate(reading, run.steps or 0) if reading else None
+        predicted = case.evaluate(reading, _steps(run, reports)) if reading else None
     except (Blocked, BadShape) as error:
         return [*findings, Finding(
             "E001", Severity.BLOCKED, f"the engine reports {best.accept_length:.2f}; there is no prediction to compare it with",
@@ -98,6 +104,11 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
     return findings + _rounds(case, run, reports, predicted)
 
 
+def _steps(run: ServingRun, reports: list[EngineReport]) -> int:
+    """K that the run is predicted at: as its files say, else the case's; 0 for the case's default."""
+    return costs.effective_steps(run, None, reports) if run.steps or said_steps(run, reports) else 0
+
+
 def _agreement(run: ServingRun, report: EngineReport, predicted: Evaluation) -> Finding:
     mine, theirs = predicted.length, report.accept_length
     assert theirs is not None
@@ -107,7 +118,7 @@ def _agreement(run: ServingRun, report: EngineReport, predicted: Evaluation) -> 
     measured = f"engine {theirs:.3f} ({report.drafts} rounds), predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}] " \
                f"({mine.n} rounds)"  # fmt: skip
     where = f"{report.source}: {', '.join(report.files)}"
-    evidence = f"reading of run {run.name!r}: {show(predicted.reading.aux)}; engines count drafts accepted past a request's " \
+    evidence = f"reading of run {run.name!r}: {show(predicted.reading.aux)}, K={predicted.steps}; engines count drafts accepted past a request's " \
                f"end, which adds at most {extra:.3f} here"  # fmt: skip
     if agrees:
         return Finding("E001", Severity.PASS, f"the engine's accept length {theirs:.2f} is what its reading predicts", where,
@@ -158,12 +169,19 @@ def _cost(case: Serving) -> list[Finding]:
         return []
     if not (run.seconds and run.tokens and base.seconds and base.tokens):
         return []
-    measured = next((r.accept_length for r in case.reports(run) if r.accept_length is not None), None)
+    measured = figures(run, case.reports(run)).length
     if measured is None:
         return []
     found = cost(measured, run.tokens / run.seconds, base.tokens / base.seconds)
     words = f"{run.tokens / run.seconds:.1f} tok/s against {base.tokens / base.seconds:.1f} without: {found.speedup:.2f}×; " \
             f"a round costs {found.round_cost:.2f} plain steps"  # fmt: skip
+    if found.round_cost < 1 - SLACK:
+        return [Finding(
+            "E004", Severity.WARN, f"speculation is {found.speedup:.2f} times faster than none, more than its accept length {measured:.2f}: a "
+            f"round costs below one plain step, which no server does: {CHECK}", "case.toml: seconds, tokens", words,
+            f"a speed-up of {measured:.2f} at most", "round cost = accept length / speed-up, both measured",
+            "time both runs with the same prompts and concurrency, and count the tokens of both alike",
+        )]  # fmt: skip
     slower = found.speedup < 1
     return [Finding(
         "E004", Severity.WARN if slower else Severity.INFO,
@@ -186,16 +204,18 @@ def _repaired(case: Serving) -> list[Finding]:
         reading = _reading(case, other)
         if other is case.run or reading is None or reading.aux != fitted.aux or other.steps != case.run.steps:
             continue
-        measured = next((r.accept_length for r in case.reports(other) if r.accept_length is not None), None)
+        reports = case.reports(other)
+        measured = figures(other, reports).length
         if measured is None:
             continue
-        predicted = case.evaluate(fitted, other.steps or 0).length
+        steps = _steps(other, reports)
+        predicted = case.evaluate(fitted, steps).length
         return [Finding(
             "E006", Severity.INFO, f"after the repair the engine measured accept length {measured:.2f} (run {other.name!r}); "
             f"the lab predicts {predicted.value:.2f}", f"run {other.name!r}",
             measured=f"engine {measured:.3f}, predicted {predicted.value:.3f} [{predicted.low:.3f}, {predicted.high:.3f}]"
                      + _speed(case, other, measured),
-            evidence=f"K={other.steps}, boundaries {show(fitted.aux)}",
+            evidence=f"K={steps or other.steps}, boundaries {show(fitted.aux)}",
         )]  # fmt: skip
     return []
 
@@ -206,7 +226,8 @@ def _speed(case: Serving, run: ServingRun, accept_length: float) -> str:
     if base is None or not (run.seconds and run.tokens and base.seconds and base.tokens):
         return ""
     found = cost(accept_length, run.tokens / run.seconds, base.tokens / base.seconds)
-    return f"; {found.speedup:.2f} times the speed without speculation, so that a round costs {found.round_cost:.2f} plain steps there"
+    below = f", below one plain step, which no server does: {CHECK}" if found.round_cost < 1 - SLACK else ""
+    return f"; {found.speedup:.2f} times the speed without speculation, so that a round costs {found.round_cost:.2f} plain steps there{below}"
 
 
 def _reading(case: Serving, run: ServingRun) -> Reading | None:
@@ -220,11 +241,19 @@ def _training(case: Serving) -> list[Finding]:
     stated = list(case.training_accuracy)
     if not stated:
         return []
+    assumed = ""
+    if len(stated) == 1 and case.run is not None:
+        try:
+            reports = case.reports(case.run)
+        except LabError:  # C001 says which file cannot be read
+            reports = []
+        stated *= max(costs.effective_steps(case.run, None, reports), 1)
+        assumed = "; one figure taken for every draft, which is an assumption" if len(stated) > 1 else ""
     length = length_from_accuracy(stated)
     return [Finding(
         "E007", Severity.INFO, f"training's accuracies would give accept length {length:.2f} at K={len(stated)} if they were "
         "conditional rates", "case.toml: [training] accuracy", ", ".join(f"{a:.3f}" for a in stated),
-        evidence="1 + Σ Π accuracy; they are marginal and teacher-forced, so this is an upper estimate, not a promise",
+        evidence="1 + Σ Π accuracy; they are marginal and teacher-forced, so this is an upper estimate, not a promise" + assumed,
     )]  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def counter_growth(
     ``read`` gives a file's samples; an engine that writes the same counters in another form brings its own.
 
     Raises:
-        BadFile: a file is no Prometheus text, a counter is no number, or one went down or was created anew
+        BadFile: a file is no Prometheus text, a counter is no whole number, or one went down or was created anew
             (the server restarted in between: a difference would be meaningless).
     """
     snapshots: list[dict[tuple[str, Labels], float]] = []
@@ -116,7 +116,7 @@ def counter_growth(
         faults = [
             f"{_worded(key)}: found {value}; expected a count; save the metrics again"
             for key, value in now.items()
-            if not math.isfinite(value) or value < 0
+            if not math.isfinite(value) or value < 0 or value != int(value)
         ]
         faults += _restarts(before, known, now | made)
         if faults:

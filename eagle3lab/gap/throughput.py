@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from eagle3lab.records import Interval
+
+SLACK = 0.02
+"""How far timing noise may bring a round below one plain step."""
+
+CHECK = "check seconds and tokens"
+"""What to do about a round that no server runs."""
 
 
 def length_from_accuracy(accuracy: Sequence[float]) -> float:
@@ -53,7 +59,7 @@ class Cost:
 
 def cost(accept_length: float, tokens_per_second: float, baseline: float) -> Cost:
     """Cost of a round from two throughputs (same prompts, same concurrency)."""
-    speedup = tokens_per_second / baseline
+    speedup = tokens_per_second / baseline  # above the accept length a round would be cheaper than a plain step
     return Cost(accept_length, speedup, accept_length / speedup)
 
 
@@ -76,6 +82,16 @@ class Setting:
         if not self.draft_tokens:
             object.__setattr__(self, "draft_tokens", self.steps)
 
+    @property
+    def chain(self) -> bool:
+        """Whether it verifies just what its steps draft."""
+        return self.draft_tokens == self.steps
+
+    @property
+    def words(self) -> str:
+        """``K=5``, of a tree its tokens too."""
+        return f"K={self.steps}" + ("" if self.chain else f", {self.draft_tokens} draft tokens")
+
 
 @dataclass(frozen=True)
 class CostModel:
@@ -91,6 +107,8 @@ class CostModel:
         settings: settings behind it.
         worst: largest deviation of a measured round cost from the model.
         trees: whether the cost of a tree can be told (b and c apart).
+        chains: whether the cost of a chain can be told.
+        impossible: what no server does, in words; nothing is recommended then.
     """
 
     a: float
@@ -102,10 +120,20 @@ class CostModel:
     settings: int = 0
     worst: float = 0.0
     trees: bool = True
+    chains: bool = True
+    impossible: tuple[str, ...] = ()
+
+    @property
+    def law(self) -> str:
+        """The model in words."""
+        if not self.chains:
+            return "a round's cost is known of the trees that were timed only"
+        tokens = f" + {self.c:.3f} · draft tokens" if self.trees else ""
+        return f"a round costs {self.a:.2f} + {self.b:.3f} · K{tokens}"
 
     def round_cost(self, setting: Setting) -> float:
-        """Cost of a round under ``setting``; NaN for a tree where b and c are not told apart."""
-        if setting.draft_tokens != setting.steps and not self.trees:
+        """Cost of a round under ``setting``; NaN where b and c are not told apart and ``setting`` needs them so."""
+        if not (self.chains if setting.chain else self.trees):
             return float("nan")
         return self.a + self.b * setting.steps + self.c * setting.draft_tokens
 
@@ -114,35 +142,43 @@ def fit_cost(points: Sequence[tuple[Setting, float]]) -> CostModel | None:
     """A cost model from measured round costs, one (setting, cost) a run; None without any.
 
     Three numbers need three settings, a tree among them: on chains steps and draft tokens are the same, so only b + c
-    shows (kept as ``b``). With one setting ``a`` is taken as one plain step, and the model says so.
+    shows (kept as ``b``). With one setting ``a`` is taken as one plain step, and the model says so. Trees alone, where
+    they do not give all three numbers, price no chain: what a tree's tokens cost is no price of a step.
     """
     usable = [(s, v) for s, v in points if math.isfinite(v) and v > 0]
     if not usable:
         return None
     rows = torch.tensor([[1.0, s.steps, s.draft_tokens] for s, _ in usable], dtype=torch.float64)
     costs = torch.tensor([v for _, v in usable], dtype=torch.float64)
-    chains = all(s.draft_tokens == s.steps for s, _ in usable)
+    chain = [s.chain for s, _ in usable]
     distinct = len({(s.steps, s.draft_tokens) for s, _ in usable})
     rank = int(torch.linalg.matrix_rank(rows))
     if rank == 3:
         a, b, c = _solve(rows, costs)
-        return CostModel(a, b, c, missing=_negative(a, b, c), settings=distinct, worst=_worst(rows, costs, (a, b, c)))
+        return _judged(CostModel(a, b, c, settings=distinct, worst=_worst(rows, costs, (a, b, c))), usable)
     apart = "b and c apart: every setting was a chain, where steps and draft tokens are the same; b stands for both"
     tree = "one timed run with a tree (SGLang: --speculative-eagle-topk above 1)"
-    if rank == 2 and chains:
+    if rank == 2 and all(chain):
         a, b = _solve(rows[:, :2], costs)
-        missing = (apart, *_negative(a, b, 0.0))
-        return CostModel(a, b, 0.0, (), missing, (tree,), distinct, _worst(rows, costs, (a, b, 0.0)), trees=False)
+        worst = _worst(rows, costs, (a, b, 0.0))
+        return _judged(CostModel(a, b, 0.0, (), (apart,), (tree,), distinct, worst, trees=False), usable)
+    if not any(chain):
+        only = "b and c: only trees were timed, so a step's price holds their tokens' too, and no chain can be priced"
+        asks = ("two timed runs with chains (SGLang: --speculative-eagle-topk 1) of different K",)
+        model = CostModel(1.0, math.nan, math.nan, (), (only,), asks, distinct, trees=False, chains=False)
+        return _judged(model, usable)
     longest = max(s.steps for s, _ in usable)
     other = f"a timed run with another K, e.g. {max(longest - 2, 1) if longest > 1 else longest + 2}"
-    b = float(((costs - 1) / rows[:, 1].clamp(min=1)).mean())
+    kept = torch.tensor(chain)  # of trees a step's price would hold their tokens' too
+    b = float(((costs - 1) / rows[:, 1].clamp(min=1))[kept].mean())
     few = f"a and b: {distinct} setting{'s' * (distinct != 1)} of 3 timed"
     if rank == 2:
         few = "a, b and c: the settings timed lie on one line"
-    return CostModel(
+    return _judged(CostModel(
         1.0, b, 0.0, ("a = 1: a round without drafts is taken to cost one plain step",),
-        (few, apart) if chains else (few,), (other, tree), distinct, _worst(rows, costs, (1.0, b, 0.0)), trees=False,
-    )  # fmt: skip
+        (few, apart) if all(chain) else (few,), (other, tree), distinct,
+        _worst(rows[kept], costs[kept], (1.0, b, 0.0)), trees=False,
+    ), usable)  # fmt: skip
 
 
 def _solve(rows: Tensor, costs: Tensor) -> list[float]:
@@ -153,10 +189,17 @@ def _worst(rows: Tensor, costs: Tensor, model: tuple[float, float, float]) -> fl
     return float((rows @ torch.tensor(model, dtype=torch.float64) - costs).abs().max())
 
 
-def _negative(a: float, b: float, c: float) -> tuple[str, ...]:
-    wrong = [f"{name} = {value:.2f}" for name, value in (("a", a), ("b", b), ("c", c)) if value < -1e-9]
-    words = "below 0, which no server costs: the runs were timed under different loads, or too briefly"
-    return (f"{' and '.join(wrong)} {words}",) if wrong else ()
+def _judged(model: CostModel, points: Sequence[tuple[Setting, float]]) -> CostModel:
+    """The model with what no server does: a round below one plain step, a price below 0."""
+    cheap = [f"{s.words}: {v:.2f}" for s, v in points if v < 1 - SLACK]
+    out = []
+    if cheap:
+        out.append(f"a measured round costs ({'; '.join(cheap)}) below one plain step, which no server does: {CHECK}")
+    prices = (("a", model.a), ("b", model.b), ("c", model.c))
+    if wrong := [f"{name} = {value:.2f}" for name, value in prices if value < -1e-9]:
+        words = "below 0, which no server costs: the runs were timed under different loads, or too briefly"
+        out.append(f"{' and '.join(wrong)} {words}: {CHECK}")
+    return replace(model, missing=(*model.missing, *out), impossible=tuple(out))
 
 
 @dataclass(frozen=True)
@@ -182,7 +225,7 @@ class Tuning:
 
     Attributes:
         rows: every setting, in the order given.
-        best: the chain with the highest speed-up, None when no cost is known.
+        best: the chain with the highest speed-up, None when no cost is known, or none that can be.
         chosen: share of the draws in which it was the best; NaN when nothing was drawn.
     """
 
@@ -209,8 +252,8 @@ def tune(model: CostModel, lengths: Mapping[Setting, tuple[float, Tensor]], n: i
         rows.append(Tuned(setting, length, price, Interval(length / price, low, high, n, words)))
         drawn.append(spread)
     known = [i for i, row in enumerate(rows) if math.isfinite(row.speedup.value) and row.setting.topk == 1]
-    known = [i for i in known if rows[i].round_cost > 0]
-    if not known:
+    known = [i for i in known if rows[i].round_cost >= 1 - SLACK]  # no server runs a round in less than a plain step
+    if not known or model.impossible:
         return Tuning(tuple(rows), None)
     best = max(known, key=lambda i: rows[i].speedup.value)
     share = float("nan")

@@ -61,6 +61,7 @@ def waterfall(
     measured: Measured | None = None,
     left_out: bool | None = None,
     why_not_served: str = "",
+    why_not_measured: str = "",
 ) -> Waterfall:
     """Takes the difference between training's figure and the engine's apart.
 
@@ -75,6 +76,7 @@ def waterfall(
         measured: the engine's number, None when it gave none.
         left_out: whether training left out-of-vocabulary targets out of its accuracies; None when not known.
         why_not_served: why there is no served reading.
+        why_not_measured: why a figure that the engine gave is not used.
 
     Raises:
         Blocked: the fitted reading cannot be evaluated.
@@ -107,7 +109,10 @@ def waterfall(
                 f"a round offers {steps} drafts, training reported {deep}")  # fmt: skip
         last = cut
     if measured is None:
-        out.missing.append("the engine gave no accept length: the last level is the lab's prediction")
+        why = "the engine gave no accept length"
+        if why_not_measured:
+            why = f"NOT COMPARABLE with the engine's figure: {why_not_measured}"
+        out.missing.append(f"{why}: the last level is the lab's prediction")
         return Waterfall(tuple(out.bars), begins, f"the prediction for this run, K={steps}", tuple(out.missing))
     _rest(out, last, measured, draws)
     return Waterfall(tuple(out.bars), begins, f"the engine's own figure ({measured.source})", tuple(out.missing))

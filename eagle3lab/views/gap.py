@@ -126,8 +126,7 @@ def tuning(case: Case, given: str = "") -> dict[str, Any]:
         "low": r.speedup.low, "high": r.speedup.high, "bound": r.setting.topk > 1, "best": r is result.best,
         "tokens_per_second": plain * r.speedup.value if plain else None, "flags": flag_words(case, r.setting),
     } for r in result.rows]  # fmt: skip
-    tokens = f" + {model.c:.3f} · draft tokens" if model.trees else ""
-    law = f"round cost = {model.a:.2f} + {model.b:.3f} · steps{tokens}, in plain steps"
+    law = f"{model.law}, in plain steps" if model.chains else model.law
     notes = [
         law,
         *(f"assumed: {text}" for text in model.assumed),

@@ -25,7 +25,7 @@ KEYS = {
     "eagle_config.use_mtp_layernorm": Key("no further norm", only=(False, None)),
     "eagle_config.next_layer_regular": Key("layers after the first take H", only=(True, None)),
     "eagle_config.parallel_draft_step": Key("one token a step", only=(1, None)),
-    "eagle_config.parallel_draft_heads_num_layers": idle("of parallel draft heads, of no account with one token a step"),
+    "eagle_config.parallel_draft_heads_num_layers": idle("of parallel draft heads, no account with one token a step"),
 }  # fmt: skip
 
 INJECTED = {"factor": 32, "original_max_position_embeddings": 2048}

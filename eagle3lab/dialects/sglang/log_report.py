@@ -55,10 +55,7 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
         kind = Flaw.NAN if server.nan else Flaw.CHANGES
         left = f"{server.plain + server.nan} decode lines without an accept len are left out"
         flaws.append((kind, f"partial: {left}" + (f", {server.nan} of them nan" if server.nan else "")))
-    longest = max((d.length for d in server.decodes), default=1.0)
-    if said is not None and longest > said + 1.005:
-        words = f"an accept len of {longest} is more than {said} steps allow: another run's lines?"
-        flaws.append((Flaw.DISAGREES, words))
+    flaws += _impossible(server.decodes, said or steps, "" if said else " as the case says")
     return EngineReport(
         "sglang",
         "log",
@@ -69,6 +66,20 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
         reported_length=_mean(server.decodes),
         flaws=(*flaws, *settings_flaws(server.arguments)),
     )
+
+
+def _impossible(decodes: Sequence[Decode], steps: int | None, whose: str) -> list[tuple[Flaw, str]]:
+    """Lines that no chain or tree of ``steps`` gives, however the mean of all comes out."""
+    out = []
+    longest = max((d.length for d in decodes), default=1.0)
+    if steps and longest > steps + 1.005:
+        over = sum(d.length > steps + 1.005 for d in decodes)
+        words = f"an accept len of {longest} is more than {steps} steps allow{whose} ({over} of {len(decodes)} lines)"
+        out.append((Flaw.DISAGREES, f"{words}: another run's lines?"))
+    rates = [d.rate for d in decodes if d.rate > 1.005]
+    if rates:
+        out.append((Flaw.DISAGREES, f"an accept rate of {max(rates)} is above 1 ({len(rates)} lines)"))
+    return out
 
 
 def _mean(decodes: Sequence[Decode]) -> float | None:

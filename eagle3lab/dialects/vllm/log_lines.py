@@ -56,6 +56,21 @@ class Interval:
         exact = 1 + self.accepted / rounds
         return rounds if self.mean is None or abs(exact - self.mean) <= 0.005 + 1e-9 else None
 
+    def contradiction(self, steps: int | None) -> str:
+        """What of the line cannot be, in words, "" when all can: rates fall, and add up to the mean less its bonus."""
+        rates = [float(text) for text in self.rates if text != "nan"]
+        if rates and (rates != sorted(rates, reverse=True) or rates[0] > 1):
+            return f"per-position rates {', '.join(self.rates)} do not fall from 1"
+        if self.mean is None or not self.drafted:
+            return ""
+        # cut rounds make for more of them than drafted / K, and for a shorter mean; none makes it longer
+        most = 1 + self.accepted * (len(self.rates) or steps or self.drafted) / self.drafted
+        if self.mean > most + 0.006:
+            return f"the mean is printed as {self.mean:.2f}, the line's own counts give {most:.2f} at most"
+        if rates and len(rates) == len(self.rates) and abs(1 + sum(rates) - self.mean) > 0.006 + 0.0006 * len(rates):
+            return f"the mean is printed as {self.mean:.2f}, the line's own rates give {1 + sum(rates):.2f}"
+        return ""
+
     def positions(self, rounds: int) -> tuple[int, ...] | None:
         """Accepted counts per position out of the rounded rates, None when they do not determine them.
 

@@ -85,6 +85,9 @@ def _of_server(
     if len(known) > 1:
         words = f"partial: K changes within the log ({sorted(known)}): the lengths are of a mixture"
         flaws.append((Flaw.CHANGES, words))
+    wrong = [text for i in intervals if (text := i.contradiction(server.steps or said))]
+    if wrong:
+        flaws.append((Flaw.DISAGREES, f"{len(wrong)} of {len(intervals)} intervals contradict themselves: {wrong[0]}"))
     rounds = [i.rounds(server.steps or said or steps) for i in intervals]
     whole = [n for n in rounds if n is not None]
     drafts = sum(whole) if intervals and len(whole) == len(rounds) else None
@@ -96,7 +99,7 @@ def _of_server(
             reported = sum(mean * weight for mean, weight in weighed) / sum(weight for _, weight in weighed)
             notes.append("reported_length: the printed means, weighted by drafted tokens")
     positions = _positions(server, rounds, said)
-    if intervals and drafts and not positions:
+    if intervals and drafts and not positions and not wrong:
         notes.append("no per-position counts: the rates, printed with 3 decimals, do not determine them")
     if idle := sum("nan" in i.rates or not i.drafted for i in intervals):
         words = f"{idle} of {len(intervals)} intervals are without a draft (rates print as nan): they count as zero"
