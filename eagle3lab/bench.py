@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from eagle3lab.acceptance import RESAMPLES, SEED
-from eagle3lab.errors import Blocked
+from eagle3lab.aligned import Recording, aligned
+from eagle3lab.errors import Blocked, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.model import Model
+from eagle3lab.narrow import WIDE, Narrow
 from eagle3lab.norms import rms_norm
+from eagle3lab.outcome import Depth
 from eagle3lab.reading import FINAL, Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.samples import reply_rows
@@ -29,7 +32,7 @@ class Score:
 
     Attributes:
         hits: one bool tensor [R, K] a sample.
-        loglik: one float tensor [R] a sample, step 0, misses at `MISS`.
+        loglik: one float tensor [R, K] a sample, misses at `MISS`; NaN where it was not asked for.
     """
 
     hits: list[Tensor]
@@ -44,7 +47,32 @@ class Score:
     @property
     def mean_loglik(self) -> float:
         """Mean log-likelihood at step 0, nats a token."""
-        return float(torch.cat(self.loglik).mean())
+        return float(torch.cat(self.loglik)[:, 0].mean())
+
+    @property
+    def rows(self) -> int:
+        """Numbers behind `accuracy`."""
+        return sum(h.numel() for h in self.hits)
+
+    @property
+    def depth(self) -> Depth:
+        """By draft step."""
+        hits, loglik = torch.cat(self.hits).float(), torch.cat(self.loglik)
+        return Depth(tuple(hits.mean(0).tolist()), tuple(loglik.mean(0).tolist()))
+
+    def same(self, other: Score) -> bool:
+        """Whether the two predict the same, by construction: no two numbers are alike by chance."""
+        if any(not torch.equal(a, b) for a, b in zip(self.hits, other.hits, strict=True)):
+            return False
+        return all(torch.allclose(a, b, atol=2e-5, rtol=0) for a, b in zip(self.loglik, other.loglik, strict=True))
+
+
+@dataclass(frozen=True)
+class Margin:
+    """Positions left out at a text's ends, so that recordings of different lag answer for the same ones."""
+
+    head: int = 0
+    tail: int = 0
 
 
 class Bench:
@@ -53,15 +81,25 @@ class Bench:
     Args:
         model: the draft.
         samples: the recordings; read once a round, products cached for one sample at a time.
+        recording: how their rows are read.
     """
 
-    def __init__(self, model: Model, samples: Sequence[Sample]):
-        self.model = model
-        self.samples = [s for s in samples if len(reply_rows(s)) >= 2]
+    def __init__(self, model: Model, samples: Sequence[Sample], recording: Recording = Recording()):  # noqa: B008
+        self.model, self.recording = model, recording
+        self.originals = [s for s in samples if len(reply_rows(s)) >= 2]
+        self.samples = [aligned(s, recording, model) for s in self.originals]
         self.tried = 0
+        wide = model.draft.arch.draft_vocab >= WIDE
+        self.narrow = (
+            Narrow(model, torch.cat([s.input_ids for s in self.originals])) if wide and self.originals else model
+        )
         self._traced: set[tuple[Reading, int]] = set()
         if not self.samples:
             raise Blocked("no sound headline sample has a reply of four tokens or more: nothing to search on")
+
+    def under(self, recording: Recording) -> Bench:
+        """The same samples with rows read otherwise."""
+        return self if recording == self.recording else Bench(self.model, self.originals, recording)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -72,24 +110,69 @@ class Bench:
         """Whether every sample holds the boundaries that ``reading`` feeds."""
         return all(b == FINAL or b in self.boundaries for b in reading.aux)
 
-    def score(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1,
-              shift: int = 0) -> list[Score]:  # fmt: skip
+    def score(
+        self,
+        readings: Sequence[Reading],
+        rows: int | None,
+        count: int | None,
+        steps: int = 1,
+        *,
+        shift: int = 0,
+        likely: bool = True,
+        narrow: bool = False,
+        margin: Margin = Margin(),
+    ) -> list[Score]:
         """Scores ``readings`` on the first ``rows`` reply rows of the first ``count`` samples (None: all).
 
         Rows are left out at a text's end so that every reading, and any with ``shift``, answers for the same ones.
+
+        Args:
+            readings: what is scored.
+            rows: reply rows of each sample.
+            count: samples.
+            steps: K.
+            shift: the largest shift of any reading that these are compared with.
+            likely: whether log-likelihoods are wanted too.
+            narrow: whether a part of the vocabulary will do: to put candidates in order, never for a number.
+            margin: positions left out.
         """
         scores = [Score([], []) for _ in readings]
-        for sample in self.samples[:count]:
-            products: dict[tuple[int, int | str], Tensor] = {}
-            chosen = reply_rows(sample)[: rows or None]
-            chosen = chosen[chosen < sample.length - steps - max(shift, *(r.shift for r in readings))]
+        late = max([shift, *(r.shift for r in readings)])
+        for sample, original in list(zip(self.samples, self.originals, strict=True))[:count]:
+            products: dict[tuple[int, int | str, str], Tensor] = {}
+            chosen = self._chosen(original, steps, late, margin)[: rows or None]
             for reading, score in zip(readings, scores, strict=True):
                 self._fits(reading, sample.width)
-                hits, loglik = self._one(sample, reading, chosen, steps, products)
+                model = self.narrow if narrow else self.model
+                hits, loglik = self._one(model, sample, reading, chosen, steps, likely, products)
                 score.hits.append(hits)
                 score.loglik.append(loglik)
         self.tried += len(readings)
         return scores
+
+    def runnable(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1,
+                 *, likely: bool = True, narrow: bool = False,
+                 margin: Margin = Margin()) -> list[Score | None]:  # fmt: skip
+        """Each reading's score, None where it cannot be run; all on the same rows."""
+        latest = max((r.shift for r in readings), default=0)
+        scores: list[Score | None] = []
+        for reading in readings:
+            try:
+                scores += self.score(
+                    [reading], rows, count, steps, shift=latest, likely=likely, narrow=narrow, margin=margin
+                )
+            except LabError:
+                scores.append(None)
+        return scores
+
+    def _chosen(self, original: Sample, steps: int, late: int, margin: Margin) -> Tensor:
+        """Reply rows that every reading can answer for, counted from the recording's first row."""
+        rows = reply_rows(original)
+        first, lost = self.recording.first, max(-self.recording.lag, 0)
+        rows = rows[
+            (rows >= max(margin.head, first)) & (rows < original.length - steps - late - max(margin.tail, lost))
+        ]
+        return rows - first
 
     def _fits(self, reading: Reading, width: int) -> None:
         """The shape trace, once for all wirings of a reading: products that are cached meet no trace of their own."""
@@ -98,17 +181,21 @@ class Bench:
             trace(self.model.draft, reading, 1, width)
             self._traced.add(key)
 
-    def _one(self, sample: Sample, reading: Reading, rows: Tensor, steps: int,
-             products: dict[tuple[int, int | str], Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
-        used = int(rows[-1]) + 1 + steps + reading.shift if len(rows) else sample.length
+    def _one(self, model: Model, sample: Sample, reading: Reading, rows: Tensor, steps: int, likely: bool,
+             products: dict[tuple[int, int | str, str], Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if not len(rows):
+            return torch.zeros(0, steps, dtype=torch.bool), torch.zeros(0, steps)
+        used = int(rows[-1]) + 1 + steps + reading.shift
         fused = self._fused(sample, reading, products)
         if fused is not None:
             fused = fused[: min(used, sample.length) - reading.shift]
-        out = rollout(self.model, _head(sample, used), reading, steps, rows=rows, fused=fused)
+        head = start_of(sample, used)
+        out = rollout(model, head, reading, steps, rows=rows, fused=fused, probabilities=likely)
         hits = torch.stack([s.correct for s in out.steps], -1)  # [R, K]
-        return hits, out.steps[0].truth_logprob.clamp(min=MISS)
+        return hits, torch.stack([s.truth_logprob for s in out.steps], -1).clamp(min=MISS)
 
-    def _fused(self, sample: Sample, reading: Reading, products: dict[tuple[int, int | str], Tensor]) -> Tensor | None:
+    def _fused(self, sample: Sample, reading: Reading,
+               products: dict[tuple[int, int | str, str], Tensor]) -> Tensor | None:  # fmt: skip
         """Fc of the aux states as a sum of cached slot products; None where the reading is not linear in them."""
         if reading.fc == "skipped" or reading.aux_norm == "input_norm":
             return None
@@ -118,23 +205,33 @@ class Bench:
             return None  # the rollout's trace explains the mismatch
         total = model.optional("fc.bias", reading, dtype)
         for slot, (source, part) in enumerate(zip(reading.aux, weight.chunk(len(reading.aux), 1), strict=True)):
-            if (slot, source) not in products:
+            key = (slot, source, reading.aux_norm)
+            if key not in products:
                 state = model.aux_states(sample, (source,))[0].to(model.device, dtype)
                 if reading.aux_norm == "fc_norm":
                     state = rms_norm(state, model.weight(f"fc_norm.{slot}.weight", dtype), model.draft.arch.eps)
-                products[slot, source] = F.linear(state, part)  # [T, H]
-            total = products[slot, source] if total is None else total + products[slot, source]
+                products[key] = F.linear(state, part)  # [T, H]
+            total = products[key] if total is None else total + products[key]
         return total
 
 
-def _head(sample: Sample, length: int) -> Sample:
+def start_of(sample: Sample, length: int) -> Sample:
     """The sample's first ``length`` positions (views)."""
     if length >= sample.length:
         return sample
-    states = {k: v[:length] for k, v in sample.states.items()}
-    final = None if sample.final is None else sample.final[:length]
-    return Sample(**{**vars(sample), "input_ids": sample.input_ids[:length], "loss_mask": sample.loss_mask[:length],
-                     "states": states, "final": final})  # fmt: skip
+    return replace(
+        sample,
+        input_ids=sample.input_ids[:length],
+        loss_mask=sample.loss_mask[:length],
+        states={k: v[:length] for k, v in sample.states.items()},
+        final=None if sample.final is None else sample.final[:length],
+    )
+
+
+def with_states(sample: Sample, change: Callable[[Tensor], Tensor]) -> Sample:
+    """The sample with ``change`` [T, Ht] → [T, Ht] done to every recorded state."""
+    final = None if sample.final is None else change(sample.final)
+    return replace(sample, states={k: change(v) for k, v in sample.states.items()}, final=final)
 
 
 def accuracy_of(score: Score, level: float = 0.95) -> Interval:
@@ -147,8 +244,11 @@ def paired(best: Score, other: Score, level: float = 0.95) -> Interval:
     return _mean([(a.float() - b.float()) for a, b in zip(best.hits, other.hits, strict=True)], level)
 
 
-def _mean(gaps: list[Tensor], level: float) -> Interval:
+def _mean(gaps: Iterable[Tensor], level: float) -> Interval:
     """Mean over all rows and steps with its interval; one tensor [R, K] a sample."""
+    gaps = [g for g in gaps if g.numel()]
+    if not gaps:
+        return Interval(float("nan"), -1.0, 1.0, 0, "no row is left")
     sizes = [g.numel() for g in gaps]
     if len(gaps) >= 5:
         top, bottom = torch.stack([g.sum() for g in gaps]).double(), torch.tensor(sizes).double()

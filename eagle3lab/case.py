@@ -20,12 +20,13 @@ from eagle3lab.draft import Draft
 from eagle3lab.errors import BadCase, Blocked, LabError
 from eagle3lab.model import Model
 from eagle3lab.options import boundaries, usable_device
+from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Aux, Reading
 from eagle3lab.recordings import Known
-from eagle3lab.records import Finding, Interpretation, Sample, ScanResult
+from eagle3lab.records import Finding, Interpretation, Sample
 from eagle3lab.samples import Samples
 from eagle3lab.search import search
-from eagle3lab.stats import TensorStats, all_stats
+from eagle3lab.stats import TensorStats, Track, all_stats
 from eagle3lab.survey import Survey, survey
 from eagle3lab.target import Target
 
@@ -72,13 +73,14 @@ class Case:
         self.file, self.found, self.aux, self.device = file, found, aux, device
         self._steps = steps
         self.progress = progress or (lambda line: None)
+        self.track: Track | None = None
         self.remembers = out is not None
         self.out = out or Path("reports") / file.root.resolve().name
         names = [r.name for r in file.runs]
         if run and run not in names:
             raise BadCase(file.path, f"no serving run {run!r}; found {', '.join(map(repr, names)) or 'none'}")
         self.run: ServingRun | None = next((r for r in file.runs if not run or r.name == run), None)
-        self._evaluations: dict[tuple[Reading, tuple[str, ...]], Evaluation] = {}
+        self._evaluations: dict[tuple[Reading, tuple[str, ...], str], Evaluation] = {}
 
     @property
     def title(self) -> str:
@@ -103,8 +105,7 @@ class Case:
     @property
     def unused(self) -> tuple[str, ...]:
         """Keys of the case file that this version keeps and does not use."""
-        dumps = [f"[[serving]] {run.name!r} dump" for run in self.runs if run.dump]
-        return (*(key for key, value in self.file.extra.items() if value), *dumps)
+        return tuple(key for key, value in self.file.extra.items() if value)
 
     @property
     def steps(self) -> int:
@@ -114,6 +115,11 @@ class Case:
         if self.run and self.run.steps:
             return self.run.steps
         return len(self.file.accuracy) or STEPS
+
+    @property
+    def trainer(self) -> str:
+        """The program that trained the draft: as the case says, else as the checkpoint looks."""
+        return self.file.program or self.draft.arch.program
 
     @property
     def training_accuracy(self) -> tuple[float, ...]:
@@ -193,7 +199,7 @@ class Case:
     @cached_property
     def trained(self) -> Interpretation | None:
         """What the trainer's dialect implies, None when the case names a program without one."""
-        return resolve.trained(self.draft.arch, self.layers, self.file.program or self.draft.arch.program)
+        return resolve.trained(self.draft.arch, self.layers, self.trainer)
 
     @cached_property
     def configured(self) -> Interpretation:
@@ -245,16 +251,19 @@ class Case:
         """The reading that fits best."""
         return self.scan.fitted
 
-    def evaluate(self, reading: Reading, steps: int = 0, names: Sequence[str] = ()) -> Evaluation:
+    def evaluate(
+        self, reading: Reading, steps: int = 0, names: Sequence[str] = (), fed: str = "recorded"
+    ) -> Evaluation:
         """Accuracy and acceptance under ``reading`` on ``names`` (the headline samples when empty), remembered."""
         chosen = tuple(names or self.samples.headline)
         steps = steps or self.steps
-        found = self._evaluations.get((reading, chosen))
+        found = self._evaluations.get((reading, chosen, fed))
         if found is None or found.steps < steps:
             # a shorter chain is the beginning of a longer one, so the deepest that any run needs is rolled out at once
             deepest = steps if steps == 1 else max([steps, self.steps, *(run.steps or 0 for run in self.runs)])
             self.progress(f"{deepest} draft steps: {len(chosen)} samples under {reading}")
-            found = self._evaluations[reading, chosen] = evaluate(self.model, self.samples, chosen, reading, deepest)
+            found = evaluate(self.model, self.samples, chosen, reading, deepest, fed)
+            self._evaluations[reading, chosen, fed] = found
         return found.cut(steps)
 
     def reports(self, run: ServingRun) -> list[EngineReport]:
@@ -272,7 +281,8 @@ class Case:
     @cached_property
     def stats(self) -> dict[str, TensorStats]:
         """Statistics of every tensor of the draft by stored name."""
-        return all_stats(self.draft.tensors, self.draft.tensors.read)
+        files = self.draft.files
+        return all_stats(files.measurable, files.read, files.rows, self.track)
 
     @cached_property
     def replies(self) -> Tensor | None:

@@ -163,8 +163,8 @@ class Draft:
         fused = [name for name in self.tensors if name.endswith(("qkv_proj.weight", "gate_up_proj.weight"))]
         if missing and fused:
             faults.append(
-                f"{', '.join(fused)}: an engine's own fused form; rows are q, k, v (or gate, up) one after another: split "
-                "them, or export the draft with its own trainer"
+                f"{', '.join(fused)}: an engine's own fused form; rows are q, k, v (or gate, up) one after another: "
+                "split them, or export the draft with its own trainer"
             )
         if "fc.weight" in missing and not packed:
             faults.append("without fc it is not an EAGLE-3 draft as stored: it cannot combine aux states")

@@ -15,6 +15,7 @@ from IPython.display import display
 from eagle3lab import plots, tables, views
 from eagle3lab.case import Case
 from eagle3lab.errors import LabError
+from eagle3lab.neighbours import variants
 from eagle3lab.reading import Aux, show
 from eagle3lab.stats import histogram
 
@@ -25,6 +26,7 @@ FRONT_ENDS = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Set for kernels that Jupyter, VS Code or Colab started; papermill's and nbclient's kernels have none of them."""
 
 ALL = "all headline samples"
+AS_FITTED = "as fitted"
 
 Choice = tuple[Sequence[Any], Any]
 """Options and the one to start from."""
@@ -111,26 +113,30 @@ def states(case: Case, interactive: bool, sample: str = "") -> None:
 
 
 def wiring(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> None:
-    """Accuracy and accept length of a wiring set by hand: one dropdown a slot of fc (notebook 04)."""
+    """Accuracy and accept length of a reading set by hand: a dropdown a slot of fc, one for all else (notebook 04)."""
     one = case.sample(sample)
     held = list(one.boundaries)
     start: Aux = case.aux or case.fitted.aux
     slots: dict[str, Choice] = {f"slot_{i}": (held, b if b in held else held[0]) for i, b in enumerate(start)}
     names = [*case.samples, ALL]
+    changes = {AS_FITTED: case.fitted} | {
+        case.fitted.words(other): other for other in variants(case.model, case.fitted)
+    }
 
-    def draw(sample: str, **chosen: int) -> list[Any]:
+    def draw(sample: str, change: str, **chosen: int) -> list[Any]:
         aux = tuple(chosen[f"slot_{i}"] for i in range(len(slots)))
-        reading = case.fitted.replace(aux=aux)
+        reading = changes[change].replace(aux=aux)
         found = case.evaluate(reading, steps, () if sample == ALL else [sample])
         label = f"boundaries {show(aux)}"
+        told = words(case, aux) + ("" if change == AS_FITTED else f"; {change}")
         return [
-            tables.acceptance([views.acceptance_row(label, found)], definition=f"{sample}; {words(case, aux)}"),
+            tables.acceptance([views.acceptance_row(label, found)], definition=f"{sample}; {told}"),
             plots.accuracy_by_step(
                 {label: found.counts.accuracy}, n=found.counts.scored, training=case.file.accuracy or None
             ),
         ]
 
-    explore(draw, interactive, sample=(names, one.name), **slots)
+    explore(draw, interactive, sample=(names, one.name), change=(list(changes), AS_FITTED), **slots)
 
 
 def words(case: Case, aux: Aux) -> str:
@@ -171,6 +177,48 @@ def strip(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> No
         return [tables.token_strip(**views.strip(case, sample, steps, chosen), caption=caption)]
 
     explore(draw, interactive, sample=(case.samples.looked_at, case.sample(sample).name), reading=(choices, "fitted"))
+
+
+def costs(case: Case, interactive: bool) -> None:
+    """Which tokens cost most accept length, told apart by a chosen property (notebook 05)."""
+    tokens = views.judged(case)
+
+    def draw(by: str) -> list[Any]:
+        rows = views.cost_rows(case, tokens, by)
+        return [plots.token_costs(rows, by=by), tables.token_costs(rows, by=by)]
+
+    explore(draw, interactive, by=(list(views.GROUPS), "text kind"))
+
+
+def trees(case: Case, interactive: bool) -> None:
+    """A chain beside SGLang's tree of a chosen width and EAGLE's (notebook 05)."""
+
+    def draw(sglang_topk: int) -> list[Any]:
+        rows = views.trees(case, sglang_topk)
+        return [plots.chain_and_trees(rows), tables.trees(rows)]
+
+    explore(draw, interactive, sglang_topk=([1, 2, 4, 8], 4))
+
+
+def recorded(case: Case) -> None:
+    """Later steps fed with recorded or own tokens, and whether the text is the target's own (notebook 05)."""
+    found = views.drift(case)
+    picture = plots.by_step_fed(scored=found["scored"], recorded=found["recorded"], own=found["own"])
+    display(picture, tables.recorded_choice(found))
+
+
+def waterfall(case: Case, interactive: bool, run: str = "") -> None:
+    """From training's figure to the engine's, for a chosen serving run (notebook 06)."""
+    names = [r.name for r in case.runs]
+
+    def draw(run: str) -> list[Any]:
+        found = views.waterfall(case, run)
+        picture = plots.waterfall(
+            found["bars"], begins=found["begins"], ends=found["ends"], title=f"Run: {found['run']}"
+        )
+        return [picture, tables.waterfall(found["bars"], missing=found["missing"])]
+
+    explore(draw, interactive, run=(names or [""], run or (case.run.name if case.run else "")))
 
 
 def gain(case: Case, interactive: bool) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 from IPython.display import display
 
 from eagle3lab import tables, verdict, views
+from eagle3lab.bars import bar
 from eagle3lab.case import Case, open_case
 from eagle3lab.casefile import find_case
 from eagle3lab.errors import BadFile, LabError
+from eagle3lab.explore import has_front_end
 from eagle3lab.records import Finding, Severity, by_severity
 
 STAGES = {
@@ -49,6 +51,8 @@ class Session:
             steps=parameters.get("STEPS", 0),
             out=parameters["OUT"] or _default_out(parameters["CASE"]),
         )
+        if parameters.get("INTERACTIVE") and has_front_end():
+            self.case.track = bar("statistics")
 
     def provenance(self) -> Any:
         """Where everything came from, as a table."""
@@ -96,7 +100,7 @@ class Session:
         if file.samples is not None:
             paths += [self.case.samples.file(name) for name in self.case.samples.looked_at]
         for run in file.runs:
-            paths += [file.root / name for name in (run.log, *run.metrics, run.responses) if name]
+            paths += [file.root / name for name in (run.log, *run.metrics, run.responses, run.dump.get("path")) if name]
         return paths
 
     def others(self) -> list[dict[str, Any]]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from eagle3lab.casefile import CaseFile
+from eagle3lab.outcome import Candidate, Depth, Open, Repair, ScanResult, Suspect
 from eagle3lab.reading import Reading
-from eagle3lab.records import Candidate, Interval, ScanResult
+from eagle3lab.records import Interval
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def fingerprint(case: CaseFile, starts: Sequence[Reading], samples: Sequence[Path]) -> str:
@@ -22,10 +23,14 @@ def fingerprint(case: CaseFile, starts: Sequence[Reading], samples: Sequence[Pat
     digest = hashlib.sha256()
     package = Path(__file__).parent
     for file in [*sorted(package.rglob("*.py")), *_files(case.draft), *_files(case.target), *dict.fromkeys(samples)]:
-        stat = file.stat()
-        digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        try:
+            stat = file.stat()
+            line = f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n"
+        except OSError:  # a link to nowhere: whoever reads it says so
+            line = f"{file.name}\n"
+        digest.update(line.encode("utf-8", "surrogateescape"))
     said = (case.exclude, case.boundaries, case.final)
-    digest.update("\n".join([*(r.to_json() for r in starts), repr(said)]).encode())
+    digest.update("\n".join([*(r.to_json() for r in starts), repr(said)]).encode("utf-8", "replace"))
     return digest.hexdigest()
 
 
@@ -54,25 +59,32 @@ def save(file: Path, key: str, result: ScanResult) -> None:
     part.replace(file)
 
 
+PLAIN = ("undetermined", "tried", "matrix_rows", "evidence", "fits", "floor", "lag", "form", "excluded")
+"""Fields of a result that JSON holds as they are (tuples as lists)."""
+
+
 def to_dict(result: ScanResult) -> dict[str, Any]:
     """JSON-ready fields."""
     return {
-        **{
-            k: v
-            for k, v in vars(result).items()
-            if k in ("path", "undetermined", "tried", "evidence", "fits", "floor", "matrix_rows")
-        },
+        **{name: getattr(result, name) for name in PLAIN},
         "fitted": result.fitted.to_dict(),
         "ties": [r.to_dict() for r in result.ties],
         "margin": asdict(result.margin),
         "ranking": [{**asdict(c), "reading": c.reading.to_dict()} for c in result.ranking],
         "matrix": [[slot, boundary, value] for (slot, boundary), value in result.matrix.items()],
+        "path": [asdict(repair) for repair in result.path],
+        "open": [asdict(entry) for entry in result.open],
+        "suspects": [asdict(suspect) for suspect in result.suspects],
     }
 
 
 def from_dict(plain: dict[str, Any]) -> ScanResult:
     """The result that `to_dict` wrote."""
+    kept: dict[str, Any] = {
+        name: tuple(plain[name]) if isinstance(plain[name], list) else plain[name] for name in PLAIN
+    }
     return ScanResult(
+        **kept,
         fitted=Reading.from_dict(plain["fitted"]),
         ties=tuple(Reading.from_dict(r) for r in plain["ties"]),
         margin=Interval(**plain["margin"]),
@@ -80,12 +92,13 @@ def from_dict(plain: dict[str, Any]) -> ScanResult:
             Candidate(Reading.from_dict(c["reading"]), Interval(**c["accuracy"]), Interval(**c["behind"]), c["loglik"])
             for c in plain["ranking"]
         ),
-        path=tuple((str(f), str(a), str(b), float(g)) for f, a, b, g in plain["path"]),
-        undetermined=tuple(plain["undetermined"]),
-        tried=plain["tried"],
-        matrix={(int(s), int(b)): float(v) for s, b, v in plain["matrix"]},
-        matrix_rows=plain["matrix_rows"],
-        evidence=plain["evidence"],
-        fits=plain["fits"],
-        floor=plain["floor"],
+        matrix={(int(s), b): float(v) for s, b, v in plain["matrix"]},
+        path=tuple(_repair(r) for r in plain["path"]),
+        open=tuple(Open(o["field"], tuple(o["values"]), o["same"]) for o in plain["open"]),
+        suspects=tuple(Suspect(**s) for s in plain["suspects"]),
     )
+
+
+def _repair(plain: dict[str, Any]) -> Repair:
+    before, after = (Depth(**{k: tuple(v) for k, v in plain[side].items()}) for side in ("before", "after"))
+    return Repair(plain["field"], plain["old"], plain["new"], Interval(**plain["gain"]), before, after)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from eagle3lab import hubcache
+
 _ANSI = r"\x1b\[[0-9;]*m"
 # A folder name starts where no word runs into it, or right after a colour code (whose last letter is a word).
 _BEFORE = rf"(?P<before>^|[^\w.~-]|{_ANSI})"
@@ -41,7 +43,7 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """``text`` without the folders."""
-        text = _CELL.sub("cell", text)
+        text = hubcache.shown(_CELL.sub("cell", text))
         # A traceback may colour the parts of a path one by one; the slower pattern reads across the codes.
         pattern = self._coloured if "\x1b" in text else self._plain
         return pattern.sub(self._stand_in, text) if pattern else text

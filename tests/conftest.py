@@ -19,6 +19,7 @@ torch.set_num_threads(1)
 REPO = Path(__file__).parents[1]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share what takes a minute to make run on one worker: ``make test`` uses two."""
     for item in items:

@@ -23,27 +23,61 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "eagle3lab"
 
 FLOORS = (
-    *("errors", "reading", "records", "counts", "tensors", "vocab", "rope", "norms", "attention", "stats"),
-    *("casefile", "options", "listing", "recordings", "dialects", "target", "draft", "samples"),
+    *(
+        "errors",
+        "hubcache",
+        "reading",
+        "records",
+        "outcome",
+        "counts",
+        "tensors",
+        "vocab",
+        "rope",
+        "norms",
+        "attention",
+        "stats",
+        "textkinds",
+    ),
+    *(
+        "casefile",
+        "options",
+        "listing",
+        "recordings",
+        "dialects",
+        "shapes",
+        "checkpoint",
+        "target",
+        "draft",
+        "inventory",
+        "samples",
+        "slicing",
+    ),
     *(
         "trace",
         "model",
+        "mla",
+        "decoder",
+        "readout",
         "forward",
         "acceptance",
+        "tokens",
         "gap",
+        "aligned",
+        "narrow",
         "bench",
         "neighbours",
         "search",
         "survey",
+        "parity",
         "scancache",
         "checks",
         "case",
     ),
-    *("scrub", "verdict", "views", "explore", "notebook", "report", "scale", "__main__"),
+    *("scrub", "verdict", "bars", "views", "explore", "notebook", "report", "scale", "console", "exported", "__main__"),
 )
 """Lowest first: a module imports from lower floors only. The files of a folder share a floor."""
 
-PLAIN = {"errors", "reading", "records", "counts"}
+PLAIN = {"errors", "reading", "records", "outcome", "counts"}
 ASIDE = {"plots": PLAIN, "tables": PLAIN}
 """What stands on the ground beside the floors, and what each may import: plain numbers, so no loader."""
 
@@ -56,13 +90,14 @@ NUMBERS = FLOORS[: FLOORS.index("case") + 1]
 BROUGHT = {"IPython", "nbclient", "jupyter_client", "traitlets", "jinja2", "bs4"}
 """Brought along by ipykernel, papermill and nbconvert, so not named in pyproject.toml."""
 
-CORE = {"torch", "safetensors", "numpy", "tokenizers", "prometheus_client", "gguf"}
+CORE = {"torch", "safetensors", "numpy", "tokenizers", "prometheus_client", "gguf", "pyarrow", "huggingface_hub"}
 ROOMS = {
     **dict.fromkeys((*NUMBERS, "scrub", "verdict", "views"), CORE),
     "plots": {"matplotlib", "numpy", "pandas", "IPython"},
     "tables": {"great_tables", "pandas", "numpy", "IPython"},
     "explore": {"ipywidgets", "IPython", "numpy"},
     "notebook": {"IPython"},
+    "bars": {"tqdm"},
     "report": {"papermill", "nbconvert", "nbformat", "tqdm"} | BROUGHT,
     "scale": CORE | {"ray", "tqdm"},
     "__main__": {"torch", "safetensors"},
@@ -70,7 +105,7 @@ ROOMS = {
 }
 """Which libraries outside the standard library each floor may import."""
 
-LAZY = {"ipywidgets", "tokenizers", "gguf", "ray"}
+LAZY = {"ipywidgets", "tokenizers", "gguf", "pyarrow", "huggingface_hub", "ray"}
 """Imported inside functions only; so is every other library that the package does not require."""
 
 PUBLIC_NAMES = 59

@@ -193,7 +193,7 @@ def test_an_engine_that_the_lab_does_not_know(folder):
     found = by_code(case.findings())
     assert found["E001"][0].severity == Severity.BLOCKED
     assert "does not know the engine 'tensorrt'" in found["E001"][0].title
-    assert found["E001"][0].expected == "vllm or sglang"
+    assert found["E001"][0].expected == "vllm or sglang or trtllm or llamacpp"
     assert found["F003"][0].severity == Severity.PASS
     with pytest.raises(Blocked, match="tensorrt"):
         case.served(case.runs[0])

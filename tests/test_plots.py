@@ -90,13 +90,49 @@ def buckets(**changes: Any) -> list[dict[str, Any]]:
     return [row, row | {"low": 16, "high": 32, "rate": 0.4}]
 
 
+BARS = [
+    {"name": "bonus token", "start": 2.725, "end": 3.725, "low": NAN, "high": NAN},
+    {"name": "wiring (0, 15, 27) → (15, 27, 30)", "start": 3.725, "end": 1.002, "low": -1.42, "high": -0.99},
+    {"name": "fed its own drafts", "start": 1.002, "end": 1.002, "low": 0.0, "high": 0.0},
+]
+SETTINGS = [
+    {"steps": 1, "topk": 1, "draft_tokens": 1, "speedup": 1.32, "accept_length": 1.6, "bound": False},
+    {"steps": 2, "topk": 1, "draft_tokens": 2, "speedup": 0.9, "accept_length": 1.89, "bound": False},
+    {"steps": 2, "topk": 4, "draft_tokens": 20, "speedup": NAN, "accept_length": 2.36, "bound": True},
+]
+CHANGES = [
+    {"name": "word start", "change": 0.593, "low": 0.5, "high": 0.6, "n": 946, "group": "by_kind"},
+    {"name": "number", "change": -0.2, "low": NAN, "high": NAN, "n": 20, "group": "by_kind"},
+    {"name": "tokens 1 … 16", "change": 0.01, "low": -0.1, "high": 0.1, "n": 240, "group": "by_position"},
+]
 POINTS = [{"name": "right", "accept_length": 2.2004, "tokens_per_second": 53.0}]
+
+
+def curve(*values: float) -> dict[str, Any]:
+    points = [{"value": v, "low": v - 0.05, "high": v + 0.05, "n": 90} for v in values]
+    return {"cumulative": points, "conditional": points}
+
+
+TREES: list[dict[str, Any]] = [
+    {"label": "chain of 2", "value": 2.19, "low": 1.99, "high": 2.42, "nodes": 2, "forwards": 2,
+     "depths": curve(0.57, 0.3)["cumulative"]},
+    {"label": "SGLang tree, steps 5, topk 4", "value": 2.5, "low": 2.3, "high": 2.7, "nodes": 7, "forwards": 17,
+     "depths": curve(0.75, 0.44, 0.2)["cumulative"]},
+]  # fmt: skip
+COST = {
+    "group": "word start", "judged": 920, "refused": {"near miss": 213, "far": 196, "out of draft vocab": 24},
+    "lost": 696, "share": 0.47, "share_low": 0.43, "share_high": 0.51, "a_round": 1.29, "low": 1.16, "high": 1.4,
+}  # fmt: skip
+CURVES = [{"name": "a", "cumulative": [0.7, 0.3], "accept_length": 2.0, "rounds": 30}]
+
 FULL: dict[str, Callable[[], Picture]] = {
     "draft_map": lambda: plots.draft_map(DIMS),
     "value_histograms": lambda: plots.value_histograms({"fc.weight": (torch.linspace(-1, 1, 11), torch.arange(10))}),
     "norm_weights": lambda: plots.norm_weights({"norm.weight": torch.tensor([1.0, 1.5, 2.0], dtype=torch.bfloat16)}),
     "vocab_curve": lambda: plots.vocab_curve(torch.arange(100) * 3, vocab=400),
     "coverage": lambda: plots.coverage({"a": (78, 80), "b": (70, 80)}, ceiling=5.31, steps=5),
+    "agreement_by_lag": lambda: plots.agreement_by_lag({-1: (20, 1000), 0: (30, 1000), 7: (985, 1000)}),
+    "coverage_by_kind": lambda: plots.coverage_by_kind({"number": (10, 20), "word start": (970, 980)}),
     "rms_by_position": lambda: plots.rms_by_position(
         {15: [1042.0] + [6.4] * 20, 0: torch.full((21,), 0.1)}, spans=[(5, 21)]
     ),
@@ -108,14 +144,20 @@ FULL: dict[str, Callable[[], Picture]] = {
     "accuracy_by_step": lambda: plots.accuracy_by_step(
         {"configured (15, 27, 30)": CONFIGURED, "fitted (0, 15, 27)": FITTED}, n=SCORED, training=[0.65, 0.57]
     ),
-    "acceptance_rates": lambda: plots.acceptance_rates(
-        {"fitted": {"cumulative": [0.5706, 0.2974], "conditional": [0.5706, 0.5212]}}
-    ),
+    "survival": lambda: plots.survival({"fitted": curve(0.5706, 0.2974), "configured": curve(0.0017)}, ceiling=[0.95]),
+    "chain_and_trees": lambda: plots.chain_and_trees(TREES),
+    "token_costs": lambda: plots.token_costs([COST]),
+    "by_step_fed": lambda: plots.by_step_fed(scored=[1172, 1156], recorded=[0.619, 0.538], own=[0.619, 0.421]),
+    "sample_curves": lambda: plots.sample_curves(CURVES * 4, together=[0.6, 0.3]),
     "round_histogram": lambda: plots.round_histogram({"fitted (0, 15, 27)": [231, 147, 67, 42, 20, 31]}),
     "by_sample": lambda: plots.by_sample(sample_rows(4)),
     "by_position": lambda: plots.by_position(buckets(), ylabel="accept length"),
     "engine_beside_prediction": lambda: plots.engine_beside_prediction(run_rows()),
     "throughput": lambda: plots.throughput(baseline=53.5, points=POINTS, round_cost=2.21),
+    "waterfall": lambda: plots.waterfall(BARS, begins="training's accuracies added up, K=5", ends="the engine"),
+    "tuning": lambda: plots.tuning(SETTINGS, best={"steps": 1, "topk": 1}, law="round cost = 1 + 0.2 · steps"),
+    "differences": lambda: plots.differences(CHANGES, first="configured", second="fitted"),
+    "state_errors": lambda: plots.state_errors({0: [(0, 0.0), (1, 0.0)], 15: [(0, 0.01), (1, 0.4)]}, name="request_0"),
 }
 """Every plot with a small real input."""
 
@@ -125,17 +167,27 @@ EMPTY: dict[str, Callable[[], Picture]] = {
     "norm_weights": lambda: plots.norm_weights({}),
     "vocab_curve": lambda: plots.vocab_curve([], vocab=10),
     "coverage": lambda: plots.coverage({"no reply": (0, 0)}, ceiling=None, steps=5),
+    "agreement_by_lag": lambda: plots.agreement_by_lag({0: (0, 0)}),
+    "coverage_by_kind": lambda: plots.coverage_by_kind({"number": (0, 0)}),
     "rms_by_position": lambda: plots.rms_by_position({}),
     "cosine_matrix": lambda: plots.cosine_matrix([], []),
     "wiring_matrix": lambda: plots.wiring_matrix({}, configured=(), fitted=(), n=0),
     "ranking": lambda: plots.ranking([], n=0),
     "accuracy_by_step": lambda: plots.accuracy_by_step({}, n=[]),
-    "acceptance_rates": lambda: plots.acceptance_rates({}),
+    "survival": lambda: plots.survival({"fitted": {}}),
+    "chain_and_trees": lambda: plots.chain_and_trees([]),
+    "token_costs": lambda: plots.token_costs([]),
+    "by_step_fed": lambda: plots.by_step_fed(scored=[], recorded=[], own=[]),
+    "sample_curves": lambda: plots.sample_curves([]),
     "round_histogram": lambda: plots.round_histogram({"none": [0, 0]}),
     "by_sample": lambda: plots.by_sample([]),
     "by_position": lambda: plots.by_position([]),
     "engine_beside_prediction": lambda: plots.engine_beside_prediction([]),
     "throughput": lambda: plots.throughput(baseline=0.0, points=[], round_cost=NAN),
+    "waterfall": lambda: plots.waterfall([]),
+    "tuning": lambda: plots.tuning([SETTINGS[2]]),
+    "differences": lambda: plots.differences([], first="a", second="b"),
+    "state_errors": lambda: plots.state_errors({3: []}),
 }
 
 BROKEN: dict[str, Callable[[], Picture]] = {
@@ -144,6 +196,8 @@ BROKEN: dict[str, Callable[[], Picture]] = {
     "norm_weights": lambda: plots.norm_weights({"a": [NAN, NAN], "b": [1.0, float("inf"), NAN], "c": []}),
     "vocab_curve": lambda: plots.vocab_curve([-3, 5, 900], vocab=100),
     "coverage": lambda: plots.coverage({"a": (80, 80)}, ceiling=NAN, steps=5),
+    "agreement_by_lag": lambda: plots.agreement_by_lag({0: (0, 5)}),
+    "coverage_by_kind": lambda: plots.coverage_by_kind({"a$b": (0, 5)}),
     "rms_by_position": lambda: plots.rms_by_position({0: [NAN, NAN], 3: [0.0, 1.0, NAN]}, spans=[(0, 3)]),
     "cosine_matrix": lambda: plots.cosine_matrix([0, "final"], [[1, NAN], [NAN, 1]]),
     "wiring_matrix": lambda: plots.wiring_matrix({(0, 5): NAN}, configured=("final",), fitted=(5,), n=1),
@@ -151,9 +205,13 @@ BROKEN: dict[str, Callable[[], Picture]] = {
         [{"label": "x", "accuracy": NAN, "low": NAN, "high": NAN, "kind": "configured"}], n=0
     ),
     "accuracy_by_step": lambda: plots.accuracy_by_step({"fitted": [NAN, 0.5], "": []}, n=[3], training=[]),
-    "acceptance_rates": lambda: plots.acceptance_rates(
-        {"fitted": {"cumulative": [0.0], "conditional": [NAN]}, "engine": {}}
+    "survival": lambda: plots.survival({"fitted": curve(0.0, NAN), "engine": {}}),
+    "chain_and_trees": lambda: plots.chain_and_trees(
+        [{"label": "x, y, z", "value": 1.0, "low": NAN}, {"label": "none", "value": NAN}]
     ),
+    "token_costs": lambda: plots.token_costs([{"group": "<x>", "judged": 0, "a_round": NAN, "share": None}]),
+    "by_step_fed": lambda: plots.by_step_fed(scored=[], recorded=[NAN, 0.5], own=[0.5]),
+    "sample_curves": lambda: plots.sample_curves([{"name": "a", "cumulative": [NAN], "accept_length": None}]),
     "round_histogram": lambda: plots.round_histogram({"fitted": [5], "configured": [1, 0, 0]}),
     "by_sample": lambda: plots.by_sample([{"name": "a", "configured": None, "fitted": None, "rounds": None}]),
     "by_position": lambda: plots.by_position(buckets(interval_low=NAN, interval_high=NAN, n=1)),
@@ -161,6 +219,12 @@ BROKEN: dict[str, Callable[[], Picture]] = {
     "throughput": lambda: plots.throughput(
         baseline=50.0, points=[{"name": "x", "accept_length": None}], round_cost=1.5
     ),
+    "waterfall": lambda: plots.waterfall([{"name": "<x>", "start": 1.0, "end": 1.0, "low": None, "high": None}]),
+    "tuning": lambda: plots.tuning([{"steps": 1, "topk": 1, "speedup": 1.0, "accept_length": None}], best=None),
+    "differences": lambda: plots.differences(
+        [CHANGES[1] | {"n": None}, {"name": "x", "change": NAN}], first="", second=""
+    ),
+    "state_errors": lambda: plots.state_errors({3: [(0, 0.0)]}),
 }
 
 HUGE: dict[str, Callable[[], Picture]] = {
@@ -174,6 +238,11 @@ HUGE: dict[str, Callable[[], Picture]] = {
     ),
     "ranking": lambda: plots.ranking(ranking_rows(100), n=9),
     "by_sample": lambda: plots.by_sample(sample_rows(100)),
+    "token_costs": lambda: plots.token_costs([COST] * 100),
+    "sample_curves": lambda: plots.sample_curves(CURVES * 100),
+    "differences": lambda: plots.differences(
+        [CHANGES[0] | {"name": f"kind {i}"} for i in range(100)], first="a", second="b"
+    ),
 }
 
 
@@ -227,12 +296,18 @@ SAID = {
     "norm_weights": ["1.5   [1, 2]", "norm  [3]"],
     "vocab_curve": ["V = 400", "100 draft ids in a vocabulary of 400"],
     "coverage": ["0.925 of 160", "5.31", "0.975  78 of 80"],
+    "agreement_by_lag": ["lag +7: 0.985 of 1,000 rows"],
+    "coverage_by_kind": ["0.990 of 980", "0.500 of 20", "1,000 reply tokens"],
     "rms_by_position": ["163 × the median", "reply", "h[15]"],
     "cosine_matrix": ["0.25", "1.00", "h[15]"],
     "wiring_matrix": ["0.619", "0.002", "configured (15, 27)", "fitted (0, 15)", "n = 1,172"],
     "ranking": ["1,172", "0.600", "cannot be told from it"],
     "accuracy_by_step": ["0.619", "0.002", "0.650", "n = 1,172", "training", "fitted (0, 15, 27)"],
-    "acceptance_rates": ["0.571", "0.521"],
+    "survival": ["0.571", "0.297", "n = 90", "vocabulary's ceiling", "configured"],
+    "chain_and_trees": ["2.19", "7 verified, 17 draft steps", "SGLang tree"],
+    "token_costs": ["1.29 [1.16, 1.40]   n = 920", "word start", "near miss"],
+    "by_step_fed": ["0.421", "0.538", "n = 1,156"],
+    "sample_curves": ["a: 2.00", "30 rounds"],
     "round_histogram": ["538 rounds", "0.43", "0.06"],
     "by_sample": ["1.00 → 1.75", "30 rounds"],
     "by_position": ["0.600", "n = 40", "accept length"],

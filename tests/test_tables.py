@@ -140,6 +140,20 @@ VERDICT = {
     "findings": [evil_finding().to_dict()],
 }
 
+GAP_BAR = {"name": EVIL, "start": 2.0, "end": 1.0, "low": -1.2, "high": NAN, "method": EVIL, "sentence": EVIL}
+GAP_SLOT = {"text": EVIL, "slot": 15, "verdict": "same", "sentence": EVIL, "blocks": (0.1, 0.2), "best": 16, "lag": 3}
+GAP_SETTING = {"steps": 2, "topk": 1, "draft_tokens": 2, "speedup": 1.3, "best": True, "flags": EVIL}
+GAP_CHANGE = {"name": EVIL, "first": 0.1, "second": 0.2, "change": 0.1, "low": NAN, "high": NAN, "n": 3}
+GAP_TOTAL = {"run": EVIL, "begins": 2.7, "ends": 1.0, "total": -1.7, "loss": EVIL, "lost": -1.2, "partial": EVIL}
+RIVAL = {"file": EVIL, "tokens": 32000, "overlap": 0.95, "agreement": 0.013, "fault": EVIL}
+BLOCK = {"table": EVIL, "low": 0, "high": 7999, "rows": 340, "equal": 1.0, "cosine": 0.999}
+AGREEMENT = {"sample": EVIL, "hits": 59, "rows": 60, "lag": 7, "embedding": 0.0, "neighbours": NAN}
+SPAN = {"sample": EVIL, "start": 12, "end": 40, "share": 0.7, "first": EVIL, "last": EVIL, "following": EVIL}
+
+WALK_COST: dict[str, Any] = {
+    "group": EVIL, "judged": 9, "refused": {"far": 4}, "lost": 7, "share": 0.44, "share_low": 0.2, "share_high": 0.7,
+    "a_round": 0.61, "low": 0.3, "high": 0.9,
+}  # fmt: skip
 WITH_EVIL = {
     "findings": tables.findings([evil_finding(), Finding(EVIL, Severity.PASS, EVIL)], sentence=EVIL),
     "overview": tables.overview([VERDICT]),
@@ -149,12 +163,47 @@ WITH_EVIL = {
     "vocab_rows": tables.vocab_rows([{"draft_id": 1, "d2t": 3, "target_id": 4, "text": EVIL}]),
     "lost_tokens": tables.lost_tokens([{"token": 4, "text": EVIL, "count": 2, "share": 0.01}]),
     "samples": tables.samples([SAMPLE]),
+    "rival_maps": tables.rival_maps([RIVAL]),
+    "table_blocks": tables.table_blocks([BLOCK]),
+    "agreement": tables.agreement([AGREEMENT]),
+    "parity": tables.parity(
+        [
+            {
+                "name": EVIL,
+                "module": EVIL,
+                "shape": (3, 4),
+                "largest": 0.5,
+                "mean": float("nan"),
+                "relative": 1e-7,
+                "equal": False,
+                "note": EVIL,
+            }
+        ],
+        words=EVIL,
+    ),
+    "spans": tables.spans([SPAN]),
     "predictions": tables.predictions([PREDICTED]),
     "acceptance": tables.acceptance([ACCEPTED], definition=EVIL),
     "runs": tables.runs([RUN]),
+    "definitions": tables.definitions([{"label": EVIL, "value": 2.0, "low": NAN, "high": None, "n": 5, "words": EVIL}]),
+    "trees": tables.trees([{"label": EVIL, "value": 2.0, "words": EVIL, "depths": [{"value": 0.5}]}]),
+    "token_costs": tables.token_costs([WALK_COST], by=EVIL),
+    "sampling": tables.sampling([{"temperature": 1.0, "rule": EVIL, "exact": False, "cumulative": [0.5]}]),
+    "recorded_choice": tables.recorded_choice({"rounds": 3, "equal": 3, "choice": None, "missing": EVIL}),
     "token_strip": tables.token_strip([EVIL], ["accepted"], ['" onmouseover="alert(1)'], caption=EVIL),
     "provenance": tables.provenance([(EVIL, EVIL)]),
     "facts": tables.facts([("a", EVIL)]),
+    "waterfall": tables.waterfall([GAP_BAR], missing=[EVIL]),
+    "totals": tables.totals([GAP_TOTAL, {"run": "x", "why": EVIL}]),
+    "published": tables.published([{"what": EVIL, "number": EVIL, "assumption": EVIL}]),
+    "dump_slots": tables.dump_slots([GAP_SLOT]),
+    "settings": tables.settings([GAP_SETTING], notes=[EVIL]),
+    "differences": tables.differences([GAP_CHANGE], first=EVIL, second="b", note=EVIL),
+    "repairs": tables.repairs([{"repair": 1, "field": EVIL, "from": EVIL, "to": EVIL, "gain": 0.1, "low": 0.0, "high": 0.2,
+                               "before": [0.1], "after": [0.2], "nats": []}]),
+    "served_as": tables.served_as([{"program": EVIL, "boundaries": EVIL, "differs": EVIL, "length": None, "low": None,
+                                   "high": None, "rounds": 0}], definition=EVIL),
+    "inventory": tables.inventory({EVIL: [{"tensor": EVIL, "what it is": EVIL}], "unknown": []}, "tensor"),
 }
 
 EMPTY = {
@@ -166,12 +215,31 @@ EMPTY = {
     "vocab_rows": tables.vocab_rows([]),
     "lost_tokens": tables.lost_tokens([]),
     "samples": tables.samples([]),
+    "rival_maps": tables.rival_maps([]),
+    "table_blocks": tables.table_blocks([]),
+    "agreement": tables.agreement([]),
+    "parity": tables.parity([]),
+    "spans": tables.spans([]),
     "predictions": tables.predictions([]),
     "acceptance": tables.acceptance([]),
     "runs": tables.runs([]),
+    "definitions": tables.definitions([]),
+    "trees": tables.trees([]),
+    "token_costs": tables.token_costs([]),
+    "sampling": tables.sampling([]),
+    "recorded_choice": tables.recorded_choice({}),
     "token_strip": tables.token_strip([], []),
     "provenance": tables.provenance([]),
     "facts": tables.facts([]),
+    "repairs": tables.repairs([]),
+    "served_as": tables.served_as([]),
+    "inventory": tables.inventory({"unknown tensors": []}, "tensor"),
+    "waterfall": tables.waterfall([]),
+    "totals": tables.totals([]),
+    "published": tables.published([]),
+    "dump_slots": tables.dump_slots([]),
+    "settings": tables.settings([]),
+    "differences": tables.differences([], first="a", second="b"),
 }
 
 
@@ -366,7 +434,8 @@ def test_the_token_strip() -> None:
     for word in ("·two·words", "⏎", "→\\x00", "∅", "⏎⏎", "draft accepted", "not in the draft vocabulary"):
         assert word in found.text
     assert found.tags.count("br") == 2
-    assert ("title", "position 3") in found.attributes
+    assert ("data-about", "position 3") in found.attributes
+    assert "content:attr(data-about)" in html, "the pointer shows it by CSS alone"
     for line in ("solid", "double", "wavy", "dotted"):
         assert f"underline {line}" in html
     assert "script" not in html
@@ -404,3 +473,33 @@ def test_the_overview_links_each_notebook() -> None:
     )
     assert ("href", "01_weights.ipynb") in found.attributes
     assert "not run yet" in found.text
+
+
+def test_maps_show_rows_beside_sets() -> None:
+    (row,) = tables.rival_maps([RIVAL | {"file": "vocab_mapping.pt", "fault": ""}]).to_dict("records")
+    assert (row["tokens"], row["same tokens"], row["same rows"]) == ("32,000", "0.950", "0.013")
+
+
+def test_samples_rows_show_their_lag_and_gaps() -> None:
+    shown = tables.agreement([AGREEMENT, AGREEMENT | {"rows": 0, "lag": None, "embedding": None}])
+    assert list(shown["best lag"]) == ["+7", "–"]
+    assert list(shown["next tokens predicted"]) == ["0.983", "–"]
+    spans = tables.spans([SPAN | {"following": ""}])
+    assert (spans.iloc[0]["to"], spans.iloc[0]["then"]) == ("39", "the text ends")
+
+
+def test_tables_of_the_walk() -> None:
+    """Intervals beside the numbers; an upper bound says so, an unknown accept length is not made up."""
+    costs = seen(tables.token_costs([WALK_COST])).text
+    assert "0.440 [0.200, 0.700]" in costs and "0.610 [0.300, 0.900]" in costs
+    assert "near miss" not in costs.split("Drafts lost")[0], "a reason that nobody has is no column"
+    rows = [{"temperature": 0.6, "rule": "greedy drafts", "exact": False, "cumulative": [0.55, 0.3], "accept_length": 2.1, "n": 9},
+            {"temperature": 0.6, "rule": "probabilistic drafts", "exact": False, "cumulative": [0.6], "accept_length": NAN, "n": 9}]  # fmt: skip
+    found = seen(tables.sampling(rows)).text
+    assert "≤ 2.100" in found and "first position only" in found and "at most" in found
+    exact = [{"temperature": 0.6, "rule": "greedy drafts", "exact": True, "cumulative": [0.5], "accept_length": 1.5}]
+    assert "≤" not in seen(tables.sampling(exact)).text
+    choice = {"tokens": 40, "greedy": 20, "rounds": 9, "met": 5, "rows": 38, "right": 12, "chosen": 19, "held": 64}
+    told = seen(tables.recorded_choice({"rounds": 9, "equal": 9, "choice": choice})).text
+    assert "50.0% of 40" in told and "the walk is an estimate" in told and "12 in 38" not in told
+    assert "12 of 38 rows" in told

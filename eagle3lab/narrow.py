@@ -1,0 +1,49 @@
+"""A draft with a part of its vocabulary: enough to put many readings in order, never for a number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eagle3lab.model import Model
+from eagle3lab.reading import Reading
+from eagle3lab.vocab import VocabMap
+
+EVERY = 8
+"""Of the rows of ``lm_head`` that no recorded token needs, one in so many is kept in the first rounds of a race."""
+
+WIDE = 4096
+"""Rows of ``lm_head`` from which narrowing pays."""
+
+
+class Narrow(Model):
+    """The same draft with fewer rows of ``lm_head``: for the first rounds of a race, which only order candidates.
+
+    Kept are the rows of every token in the recordings, and of the others one in `EVERY`, so that there is still
+    something to lose against.
+    """
+
+    def __init__(self, model: Model, tokens: Tensor):
+        super().__init__(model.draft, model.target, str(model.device))
+        self._weights, self._tokens, self._kept = model._weights, tokens, dict[str, Tensor]()
+        self._whole = model
+
+    def _rows(self, reading: Reading) -> Tensor:
+        if reading.vocab_map not in self._kept:
+            hot = self._whole.vocab_map(reading).hot_token_id
+            asked = torch.isin(hot, self._tokens)
+            asked[::EVERY] = True
+            self._kept[reading.vocab_map] = torch.nonzero(asked)[:, 0]
+        return self._kept[reading.vocab_map]
+
+    def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
+        """Kept rows of ``lm_head``."""
+        key = (f"some rows of {reading.head} lm_head read as {reading.vocab_map}", dtype)
+        if key not in self._weights:
+            self._weights[key] = self._whole.head(reading, dtype)[self._rows(reading)]
+        return self._weights[key]
+
+    def vocab_map(self, reading: Reading) -> VocabMap:
+        """The map of the kept rows."""
+        whole = self._whole.vocab_map(reading)
+        return VocabMap(whole.hot_token_id[self._rows(reading)], whole.vocab, whole.kind)

@@ -1,0 +1,180 @@
+"""Where nothing fits yet: rows early or late, another form of the last state, and two changes at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from eagle3lab.aligned import FORMS, Recording, uses_last
+from eagle3lab.bench import Bench, Margin, Score, paired
+from eagle3lab.errors import LabError
+from eagle3lab.neighbours import SHIFTS, maps, variants
+from eagle3lab.reading import Aux, Reading
+from eagle3lab.records import Interval
+from eagle3lab.search.fields import STEPS, WORTH
+from eagle3lab.search.walk import Walk
+from eagle3lab.search.wirings import by_rank, gain, together
+
+LAGS = 16
+"""Rows up to which a lag is looked for, in both directions, and never more than a fifth of a text."""
+
+PAIRS = 1200
+"""Two changes at once that are tried at most."""
+
+CLOSE = 4
+"""Changes that are worth little or cost little, whose neighbours are tried where a reading fits already."""
+
+
+def recordings(bench: Bench, reading: Reading, lags: bool = True) -> list[Recording]:
+    """Other ways to read the recording's rows: lags, and forms of the last state where ``reading`` is fed it.
+
+    Lags of one row are not among them: a shift of 0 or 2 predicts the same.
+    """
+    if bench.recording != Recording():
+        return []
+    most = min(LAGS, min(s.length for s in bench.originals) // 5)
+    found = [Recording(lag=sign * by) for by in range(2, most + 1) for sign in (1, -1) if lags]
+    if any(uses_last(reading, sample) for sample in bench.samples):
+        found += [Recording(form=form) for form in FORMS]
+    return found
+
+
+def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
+    """Reads the recording's rows otherwise where that helps the current reading, or a start; says whether it did.
+
+    Lags are looked for only where nothing fits: a recording that is rows early or late leaves next to nothing.
+    """
+    ways = recordings(walk.bench, walk.current, lags)
+    if not ways:
+        return False
+    walk.say(f"search: {len(ways)} ways to read the rows")
+    most = max(abs(w.lag) for w in ways)
+    margin = Margin(most, most)
+    tried = _tried(walk, starts)
+    found: list[tuple[Recording, Reading, Score]] = []
+    for rows, count, go_on in ((24, 2, 8), (None, None, 1)):
+        asked = list(dict.fromkeys(way for way, _, _ in found)) or ways
+        wanted = {(way, reading) for way, reading, _ in found}
+        scored: list[tuple[Recording, Reading, Score]] = []
+        for way in asked:
+            readings = [r for r in tried if not wanted or (way, r) in wanted]
+            with suppress(LabError):
+                bench = walk.bench.under(way)
+                scores = bench.runnable(readings, rows, count, narrow=rows is not None, margin=margin)
+                walk.tried += bench.tried
+                scored += [(way, r, s) for r, s in zip(readings, scores, strict=True) if s is not None and s.rows]
+        if not scored:
+            return False
+        found = [scored[i] for i in by_rank([s for _, _, s in scored])[:go_on]]
+    ((way, reading, best),) = found
+    base = [s for s in walk.bench.runnable(tried, None, None, margin=margin) if s is not None and s.rows]
+    if not base:
+        return False
+    gap = paired(best, max(base, key=lambda s: (s.accuracy, s.mean_loglik)), 1 - 0.05 / (len(ways) * len(tried)))
+    if gap.low <= 0:
+        return False
+    if reading.replace(aux=walk.current.aux) != walk.current:
+        # repairs so far were luck at the level of chance: the way begins again from the configured reading
+        walk.path, walk.current = [], starts[0] if walk.bench.holds(starts[0]) else reading
+    first = starts[0].shift
+    if way.lag and walk.current.shift != first:  # a shift and a lag are one thing: the draft's own shift is kept
+        way = Recording(lag=way.lag + walk.current.shift - first, form=way.form)
+        walk.path = [repair for repair in walk.path if repair.field != "shift"]
+        walk.current, reading = walk.current.replace(shift=first), reading.replace(shift=first)
+    walk.read_as(way, gap, margin)
+    if reading != walk.current:
+        walk.take(reading, gain(walk.bench, reading, walk.current))
+    return True
+
+
+def _tried(walk: Walk, starts: Sequence[Reading]) -> list[Reading]:
+    """The current reading and the configured one: under their own wirings, and with all slots moved together."""
+    found = []
+    for one in dict.fromkeys((walk.current, starts[0])):
+        every = [
+            one.aux,
+            *(s.aux for s in starts if len(s.aux) == len(one.aux)),
+            *together(one.aux, walk.bench.boundaries),
+        ]
+        found += [one.replace(aux=aux) for aux in every]
+    return [r for r in dict.fromkeys(found) if walk.bench.holds(r)]
+
+
+def pair(walk: Walk, starts: Sequence[Reading]) -> bool:
+    """Takes two changes at once where nothing fits and neither helps alone; says whether any did."""
+    return _pair(walk, list(dict.fromkeys(itertools.islice(_pairs(walk, starts), PAIRS))))
+
+
+def pair_of_near_misses(walk: Walk, starts: Sequence[Reading]) -> bool:
+    """Takes a change that is of no account alone and one beside it that then helps; says whether there is such a pair.
+
+    A reading may fit well above the floor and still be two changes from the right one: a norm before ``fc`` makes
+    little difference while the wiring is wrong, and the wiring none while the norm is.
+    """
+    tries: list[tuple[Reading, Reading]] = []
+    for one in dict.fromkeys([*walk.weighed.ties, *walk.weighed.close][:CLOSE]):
+        tries += [(one, one.replace(aux=aux)) for aux in _close(walk.bench, one, starts)]
+        tries += [(one, other) for other in variants(walk.bench.model, one) if other != walk.current]
+    return _pair(walk, list(dict.fromkeys(tries)))
+
+
+def _pair(walk: Walk, tries: list[tuple[Reading, Reading]]) -> bool:
+    if not tries:
+        return False
+    walk.say(f"search: {len(tries)} pairs of changes")
+    field = tries
+    for rows, count, most in ((24, 1, 12), (80, 6, 1)):
+        scores = walk.bench.runnable([second for _, second in field], rows, count, narrow=count == 1)
+        known = [(pair, s) for pair, s in zip(field, scores, strict=True) if s is not None]
+        if not known:
+            return False
+        field = [known[i][0] for i in by_rank([s for _, s in known])[:most]]
+    first, second = field[0]
+    before, middle, after = walk.bench.runnable([walk.current, first, second], None, None, STEPS, likely=False)
+    if before is None or after is None or (second, walk.bench.recording) in walk.seen:
+        return False
+    whole = paired(after, before, 1 - 0.05 / len(tries))
+    if whole.low <= 0 or whole.value < WORTH:
+        return False
+    unknown = Interval(float("nan"), -1.0, 1.0, 0, "cannot be run alone")
+    walk.take(first, paired(middle, before) if middle else unknown)
+    walk.take(second, paired(after, middle) if middle else paired(after, before))
+    return True
+
+
+def _pairs(walk: Walk, starts: Sequence[Reading]) -> Iterator[tuple[Reading, Reading]]:
+    """(a change away, two changes away): a change that alone may leave chance, then anything near."""
+    model, current = walk.bench.model, walk.current
+    outer = [current.replace(vocab_map=kind) for kind in maps(model) if kind != current.vocab_map]
+    outer += [current.replace(shift=s) for s in SHIFTS if s != current.shift]
+    for one in outer:
+        for aux in _near(walk.bench, one, starts):
+            yield one, one.replace(aux=aux)
+        for other in variants(model, one):
+            if other not in outer and other != current:
+                yield one, other
+    for one in (current.replace(aux=aux) for aux in _near(walk.bench, current, starts)):
+        yield from ((one, other) for other in variants(model, one))
+    for one in variants(model, current):
+        yield from ((one, other) for other in variants(model, one) if other != current)
+
+
+def _close(bench: Bench, reading: Reading, starts: Sequence[Reading]) -> list[Aux]:
+    """The nearest wirings: all slots together, a neighbour in one slot, and the same of the configured one."""
+    held, aux = bench.boundaries, reading.aux
+    found = [*together(aux, held), starts[0].aux, *together(starts[0].aux, held)]
+    for slot, b in enumerate(aux):
+        place = held.index(b) if isinstance(b, int) and b in held else -1
+        beside = [held[i] for i in (place - 1, place + 1) if place >= 0 and 0 <= i < len(held)]
+        found += [(*aux[:slot], other, *aux[slot + 1 :]) for other in beside]
+    return [a for a in dict.fromkeys(found) if a != aux and len(a) == len(aux) and bench.holds(reading.replace(aux=a))]
+
+
+def _near(bench: Bench, reading: Reading, starts: Sequence[Reading]) -> list[Aux]:
+    """Wirings near a reading's: all slots moved together, the starts' own, other orders, one slot elsewhere."""
+    held, aux = bench.boundaries, reading.aux
+    found = [*together(aux, held), *(s.aux for s in starts if len(s.aux) == len(aux))]
+    found += [tuple(order) for order in itertools.permutations(aux)] if len(aux) <= 4 else []
+    found += [(*aux[:slot], b, *aux[slot + 1 :]) for slot in range(len(aux)) for b in held]
+    return [a for a in dict.fromkeys(found) if a != aux and bench.holds(reading.replace(aux=a))]

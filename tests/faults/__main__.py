@@ -1,0 +1,41 @@
+"""``python -m tests.faults [SEEDS] [NAME …]``: runs the fault bench and prints its table, then what went wrong."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from faults.cases import PAIRS, SOUND
+from faults.judge import Verdict, judge, sound, table
+from faults.kinds import KINDS
+
+
+def main(arguments: list[str]) -> None:
+    torch.set_num_threads(1)
+    seeds = range(int(arguments[0]) if arguments else 3)
+    names = arguments[1:]
+    verdicts: list[Verdict] = []
+    start = time.process_time()
+    for seed in seeds:
+        for kind in (*KINDS, *PAIRS):
+            if not names or any(name in kind.name for name in names):
+                verdicts.append(judge(kind, seed))
+        for case in SOUND:
+            if not names or any(name in case.name for name in names):
+                verdicts.append(sound(case, seed))
+    print(f"fault bench, {len(seeds)} seeds, planted heads (tests/faults)\n")
+    print(table(verdicts))
+    print("\nnot on this side (named by elimination, as E001): engine state, parallel layouts without a second dump")
+    for v in verdicts:
+        if not v.named or v.false:
+            print(f"\n{v.name} [seed {v.seed}]: named {v.named}, false {list(v.false)}\n  {v.said}")
+    print(f"\n{time.process_time() - start:.0f} s of one core", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
