@@ -199,10 +199,36 @@ WITH_EVIL = {
     "dump_slots": tables.dump_slots([GAP_SLOT]),
     "settings": tables.settings([GAP_SETTING], notes=[EVIL]),
     "differences": tables.differences([GAP_CHANGE], first=EVIL, second="b", note=EVIL),
-    "repairs": tables.repairs([{"repair": 1, "field": EVIL, "from": EVIL, "to": EVIL, "gain": 0.1, "low": 0.0, "high": 0.2,
-                               "before": [0.1], "after": [0.2], "nats": []}]),
-    "served_as": tables.served_as([{"program": EVIL, "boundaries": EVIL, "differs": EVIL, "length": None, "low": None,
-                                   "high": None, "rounds": 0}], definition=EVIL),
+    "repairs": tables.repairs(
+        [
+            {
+                "repair": 1,
+                "field": EVIL,
+                "from": EVIL,
+                "to": EVIL,
+                "gain": 0.1,
+                "low": 0.0,
+                "high": 0.2,
+                "before": [0.1],
+                "after": [0.2],
+                "nats": [],
+            }
+        ]
+    ),
+    "served_as": tables.served_as(
+        [
+            {
+                "program": EVIL,
+                "boundaries": EVIL,
+                "differs": EVIL,
+                "length": None,
+                "low": None,
+                "high": None,
+                "rounds": 0,
+            }
+        ],
+        definition=EVIL,
+    ),
     "inventory": tables.inventory({EVIL: [{"tensor": EVIL, "what it is": EVIL}], "unknown": []}, "tensor"),
 }
 

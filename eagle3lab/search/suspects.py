@@ -44,8 +44,9 @@ def whole(bench: Bench, readings: Sequence[Reading], score: Score, low: float) -
         score: of the best one, on all rows.
         low: the floor.
     """
-    apart = [s for s in partial(bench, readings[0], score, low) if s.kind in ("rows", "foreign")]
-    found = apart or [*_foreign(bench, readings, low), *turned(bench, readings, low + RECOVERS), *columns(bench)]
+    found = list(_foreign(bench, readings, low))
+    found = found or [s for s in partial(bench, readings[0], score, low) if s.kind in ("rows", "foreign")]
+    found = found or [*turned(bench, readings, low + RECOVERS), *columns(bench)]
     fresh = list(_fresh(bench))
     # rows of a head that was never trained go with tokens too, since like states give like rows
     if not found and not any("lm_head" in suspect.where for suspect in fresh):
