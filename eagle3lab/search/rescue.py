@@ -69,6 +69,9 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
         found = [scored[i] for i in by_rank([s for _, _, s in scored])[:go_on]]
     ((way, reading, best),) = found
     base = [s for s in walk.bench.runnable(tried, None, None, margin=margin) if s is not None and s.rows]
+    # a reading that joins a later token, or a recording read late, has a row less at a text's end: no pair with it
+    shapes = [h.shape for h in best.hits]
+    base = [s for s in base if [h.shape for h in s.hits] == shapes]
     if not base:
         return False
     gap = paired(best, max(base, key=lambda s: (s.accuracy, s.mean_loglik)), 1 - 0.05 / (len(ways) * len(tried)))
