@@ -210,7 +210,8 @@ class Plan:
         return dataclasses.replace(self, **changes)
 
 
-CASE = """title = "planted"
+VLLM_RUN = 'engine = "vllm"\nversion = "0.32.0"\nrunner = "v1"\n'
+CASE = f"""title = "planted"
 [draft]
 path = "draft"
 [target]
@@ -219,10 +220,7 @@ path = "target"
 path = "samples"
 [[serving]]
 name = "run"
-engine = "vllm"
-version = "0.32.0"
-runner = "v1"
-aux_ids = {ids}
+{VLLM_RUN}aux_ids = {{ids}}
 steps = 3
 """
 

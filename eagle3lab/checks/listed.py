@@ -17,7 +17,7 @@ SHOWN = 12
 
 def unknown(draft: Draft, found: Inventory) -> list[Finding]:
     """W001: stored tensors of unknown names, and names that an engine would not find."""
-    where = draft.path.name
+    where = draft.name
     findings = []
     beside = any(entry.name in draft.tensors.beside for entry in found.unknown)
     what = "tensors or dicts of tensors" if beside else "tensors"
@@ -82,7 +82,7 @@ def elsewhere(draft: Draft, found: Inventory) -> list[Finding]:
             "W006", Severity.INFO if same else Severity.FAIL,
             "the file has no embed_tokens: every engine takes the target's" if same
             else "the file has no embed_tokens, and the target's rows do not fit",
-            draft.path.name, measured=f"H {draft.arch.hidden}, Ht {draft.arch.target_hidden}",
+            draft.name, measured=f"H {draft.arch.hidden}, Ht {draft.arch.target_hidden}",
             expected="H = Ht, or embed_tokens in the file", evidence=f"read from the header; {table.consequence}",
             remedy="" if same else "export the draft with its own embed_tokens",
         ))  # fmt: skip
@@ -92,7 +92,7 @@ def elsewhere(draft: Draft, found: Inventory) -> list[Finding]:
             "W006", Severity.WARN if whole else Severity.FAIL,
             "the file has no lm_head: the target's head would be needed" if whole
             else "the file has no lm_head, and a reduced draft vocabulary cannot borrow one",
-            draft.path.name, measured=f"Vd {draft.arch.draft_vocab}, V {draft.arch.vocab}",
+            draft.name, measured=f"Vd {draft.arch.draft_vocab}, V {draft.arch.vocab}",
             expected="lm_head.weight [Vd, H]", evidence=f"read from the header; {head.consequence}",
             remedy="export the draft with its lm_head; SGLang's drafts start with a random one and accept nothing "
                    "(sglang#27908)",
@@ -106,7 +106,7 @@ def elsewhere(draft: Draft, found: Inventory) -> list[Finding]:
         Finding(
             "W006", Severity.WARN if ".bias" in names[0] or "q_norm" in names[0] else Severity.INFO,
             f"{_some(names)} {'is' if len(names) == 1 else 'are'} not in the file",
-            draft.path.name, measured="absent", expected=why, evidence=consequence,
+            draft.name, measured="absent", expected=why, evidence=consequence,
             remedy="export them, or correct the key of config.json that asks for them"
             if "true" in why or "qwen3" in why else "serve it with a program that does without",
         )
@@ -176,7 +176,7 @@ def _forms(draft: Draft) -> Iterator[tuple[str, str, str, str]]:
         )
     if "mask_hidden" in arch.tensors or draft.config.get("parallel_drafting"):
         title = "parallel drafting (P-EAGLE): this version runs it as a chain, one token a step"
-        yield title, draft.path.name, "mask_hidden", "a draft trained on chains"
+        yield title, draft.name, "mask_hidden", "a draft trained on chains"
     dims = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     absent = [key for key in dims if not arch.config.get(key)] if is_latent(arch) else []
     if absent:

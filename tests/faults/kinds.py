@@ -11,27 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from planted import Plan, Shape, World
+from planted import CASE, VLLM_RUN, Plan, Shape, World
 
 from eagle3lab.reading import FINAL, Reading, Rope
 from eagle3lab.records import Severity
 from faults.variants import AUX, BASE, VARIANTS, YARN
 
 Damage = Callable[[World], None]
-SGLANG = """title = "planted"
-[draft]
-path = "draft"
-[target]
-path = "target"
-[samples]
-path = "samples"
-[[serving]]
-name = "run"
-engine = "sglang"
-version = "0.5.23"
-aux_ids = {ids}
-steps = 3
-"""
+SGLANG = CASE.replace(VLLM_RUN, 'engine = "sglang"\nversion = "0.5.23"\n')
 
 
 @dataclass(frozen=True)
@@ -215,7 +202,7 @@ def _engine_low(world: World) -> None:
     world.extra["run.prom"] = text + "\n"
 
 
-CASE_WITH_METRICS = SGLANG.replace('engine = "sglang"\nversion = "0.5.23"', 'engine = "vllm"\nversion = "0.32.0"\nrunner = "v1"') + (
+CASE_WITH_METRICS = CASE + (
     'metrics = ["run.prom"]\n')  # fmt: skip
 
 ONE = BASE.but(shape=Shape(aux=1), reading=Reading(aux=(FINAL,), fc="skipped"), linked=0, blocks=6, held=(2, 4, "final"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from planted import CASE
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -26,21 +27,6 @@ from eagle3lab.records import Severity
 Tensors = dict[str, torch.Tensor]
 HELD = (0, 1, 14, 15, 27, 28)
 RIGHT = (0, 15, 27)
-CASE = """title = "damaged"
-[draft]
-path = "draft"
-[target]
-path = "target"
-[samples]
-path = "samples"
-[[serving]]
-name = "run"
-engine = "vllm"
-version = "0.32.0"
-runner = "v1"
-aux_ids = {ids}
-steps = 3
-"""
 
 
 def rope(**changes: Any) -> Callable[[Reading], Reading]:
