@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from eagle3lab import checks, scancache
-from eagle3lab.acceptance import Evaluation, evaluate
+from eagle3lab.acceptance import Evaluation, TreeShape
 from eagle3lab.casefile import CaseFile, find_case, read_case
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES, resolve
 from eagle3lab.draft import Draft
 from eagle3lab.errors import BadCase, Blocked, LabError
+from eagle3lab.evaluations import Evaluations
 from eagle3lab.model import Model
 from eagle3lab.options import boundaries, usable_device
 from eagle3lab.outcome import ScanResult
@@ -80,7 +81,7 @@ class Case:
         if run and run not in names:
             raise BadCase(file.path, f"no serving run {run!r}; found {', '.join(map(repr, names)) or 'none'}")
         self.run: ServingRun | None = next((r for r in file.runs if not run or r.name == run), None)
-        self._evaluations: dict[tuple[Reading, tuple[str, ...], str], Evaluation] = {}
+        self.evaluations = Evaluations(self)
 
     @property
     def title(self) -> str:
@@ -255,16 +256,11 @@ class Case:
         self, reading: Reading, steps: int = 0, names: Sequence[str] = (), fed: str = "recorded"
     ) -> Evaluation:
         """Accuracy and acceptance under ``reading`` on ``names`` (the headline samples when empty), remembered."""
-        chosen = tuple(names or self.samples.headline)
-        steps = steps or self.steps
-        found = self._evaluations.get((reading, chosen, fed))
-        if found is None or found.steps < steps:
-            # a shorter chain is the beginning of a longer one, so the deepest that any run needs is rolled out at once
-            deepest = steps if steps == 1 else max([steps, self.steps, *(run.steps or 0 for run in self.runs)])
-            self.progress(f"{deepest} draft steps: {len(chosen)} samples under {reading}")
-            found = evaluate(self.model, self.samples, chosen, reading, deepest, fed)
-            self._evaluations[reading, chosen, fed] = found
-        return found.cut(steps)
+        return self.evaluations.chain(reading, steps, names, fed)
+
+    def evaluate_trees(self, reading: Reading, shapes: Sequence[TreeShape]) -> list[Evaluation]:
+        """What trees accept under ``reading``, on as many headline samples as time allows (`Evaluations.trees`)."""
+        return self.evaluations.trees(reading, shapes)
 
     def reports(self, run: ServingRun) -> list[EngineReport]:
         """What the run's files say, best evidence first; [] for an unknown engine or a run without files."""

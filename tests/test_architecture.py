@@ -70,6 +70,7 @@ FLOORS = (
         "survey",
         "parity",
         "scancache",
+        "evaluations",
         "checks",
         "case",
     ),

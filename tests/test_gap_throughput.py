@@ -75,11 +75,15 @@ def test_the_best_setting_by_hand():
     assert found.best.speedup.n == 100 and "the cost itself is taken as exact" in found.best.speedup.method
 
 
-def test_a_tree_is_a_bound_and_never_the_best():
+def test_a_tree_is_the_best_where_it_is_priced_and_the_engine_grows_it():
+    """TRUE: 1.9 / (1.1 + 0.4 + 0.06) = 1.218 of the chain, 5 / (1.1 + 0.4 + 0.6) = 2.381 of the tree."""
     none = torch.empty(0)
     lengths = {Setting(2): (1.9, none), Setting(2, 4, 20): (5.0, none)}
     found = tune(TRUE, lengths)
-    assert found.best.setting == Setting(2) and math.isnan(found.chosen)
+    assert [round(row.speedup.value, 3) for row in found.rows] == [1.218, 2.381]
+    assert found.best.setting == Setting(2, 4, 20) and math.isnan(found.chosen)
+    assert found.best.setting.words == "K=2, topk 4, 20 draft tokens"
+    assert tune(TRUE, lengths, chains_only=True).best.setting == Setting(2)
     unpriced = tune(CostModel(1.0, 0.2, 0.0, trees=False), lengths)
     assert math.isnan(unpriced.rows[1].speedup.value)
     assert tune(CostModel(math.nan, 0.2, 0.0), lengths).best is None
@@ -131,7 +135,7 @@ def test_flags_are_the_engines_own():
         ([(Setting(5), 0.9), (Setting(3), 0.8)], "K=5: 0.90; K=3: 0.80"),  # chains
         ([(Setting(1), 3.0), (Setting(5), 2.0)], "b = -0.25 below 0"),
         ([(Setting(1), 1.2), (Setting(5), 2.0), (Setting(5, 4, 31), 1.5)], "c = -0.02 below 0"),  # all three
-        ([(Setting(5, 4, 15), 0.6)], "K=5, 15 draft tokens: 0.60"),  # a tree alone
+        ([(Setting(5, 4, 15), 0.6)], "K=5, topk 4, 15 draft tokens: 0.60"),  # a tree alone
     ],
 )
 def test_a_price_that_no_server_has_recommends_nothing(points, says):

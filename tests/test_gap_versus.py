@@ -14,7 +14,6 @@ from eagle3lab import open_case, views
 from eagle3lab.__main__ import main
 from eagle3lab.acceptance import Evaluation, accept
 from eagle3lab.errors import BadOption, Blocked
-from eagle3lab.gap.bound import candidates, tree_bounds
 from eagle3lab.gap.pairing import overlap
 from eagle3lab.gap.versus import versus
 from eagle3lab.reading import Reading
@@ -93,18 +92,6 @@ def test_texts_are_paired_by_their_tokens():
     assert (parted.second, parted.length) == (0, 20)
     assert overlap(torch.arange(500, 540), texts) is None
     assert overlap(tokens[:5], texts) is None
-
-
-def test_a_full_tree_accepts_at_least_as_much_as_its_chain(tmp_path):
-    case = open_case(tiny.write_case(tmp_path))
-    reading = case.configured.reading.replace(aux=(0, 4, 8))  # wrong, so that ranks differ
-    bounds = tree_bounds(case.model, case.samples, case.samples.headline, reading, 2, (1, 4, tiny.VD))
-    chain = case.evaluate(reading, 2)
-    assert bounds[1].counts == chain.counts
-    lengths = [bounds[k].counts.accept_length for k in (1, 4, tiny.VD)]
-    assert lengths == sorted(lengths) and lengths[0] < lengths[1]
-    assert bounds[tiny.VD].counts.correct == bounds[tiny.VD].counts.covered  # every token that can be said
-    assert (candidates(5, 1), candidates(1, 4), candidates(3, 4)) == (5, 4, 36)
 
 
 @pytest.fixture

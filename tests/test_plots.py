@@ -96,9 +96,9 @@ BARS = [
     {"name": "fed its own drafts", "start": 1.002, "end": 1.002, "low": 0.0, "high": 0.0},
 ]
 SETTINGS = [
-    {"steps": 1, "topk": 1, "draft_tokens": 1, "speedup": 1.32, "accept_length": 1.6, "bound": False},
-    {"steps": 2, "topk": 1, "draft_tokens": 2, "speedup": 0.9, "accept_length": 1.89, "bound": False},
-    {"steps": 2, "topk": 4, "draft_tokens": 20, "speedup": NAN, "accept_length": 2.36, "bound": True},
+    {"steps": 1, "topk": 1, "draft_tokens": 1, "speedup": 1.32, "accept_length": 1.6},
+    {"steps": 2, "topk": 1, "draft_tokens": 2, "speedup": 0.9, "accept_length": 1.89},
+    {"steps": 2, "topk": 4, "draft_tokens": 20, "speedup": NAN, "accept_length": 2.36},
 ]
 CHANGES = [
     {"name": "word start", "change": 0.593, "low": 0.5, "high": 0.6, "n": 946, "group": "by_kind"},
@@ -155,7 +155,9 @@ FULL: dict[str, Callable[[], Picture]] = {
     "engine_beside_prediction": lambda: plots.engine_beside_prediction(run_rows()),
     "throughput": lambda: plots.throughput(baseline=53.5, points=POINTS, round_cost=2.21),
     "waterfall": lambda: plots.waterfall(BARS, begins="training's accuracies added up, K=5", ends="the engine"),
-    "tuning": lambda: plots.tuning(SETTINGS, best={"steps": 1, "topk": 1}, law="round cost = 1 + 0.2 · steps"),
+    "tuning": lambda: plots.tuning(
+        SETTINGS, best={"steps": 1, "topk": 1, "draft_tokens": 1}, law="round cost = 1 + 0.2 · steps"
+    ),
     "differences": lambda: plots.differences(CHANGES, first="configured", second="fitted"),
     "state_errors": lambda: plots.state_errors({0: [(0, 0.0), (1, 0.0)], 15: [(0, 0.01), (1, 0.4)]}, name="request_0"),
 }
@@ -220,7 +222,9 @@ BROKEN: dict[str, Callable[[], Picture]] = {
         baseline=50.0, points=[{"name": "x", "accept_length": None}], round_cost=1.5
     ),
     "waterfall": lambda: plots.waterfall([{"name": "<x>", "start": 1.0, "end": 1.0, "low": None, "high": None}]),
-    "tuning": lambda: plots.tuning([{"steps": 1, "topk": 1, "speedup": 1.0, "accept_length": None}], best=None),
+    "tuning": lambda: plots.tuning(
+        [{"steps": 1, "topk": 1, "draft_tokens": 1, "speedup": 1.0, "accept_length": None}], best=None
+    ),
     "differences": lambda: plots.differences(
         [CHANGES[1] | {"n": None}, {"name": "x", "change": NAN}], first="", second=""
     ),

@@ -10,11 +10,22 @@ import pytest
 import torch
 from golden_cases import load
 from naive import Naive
+from planted import Plan, plant
 
-from eagle3lab.acceptance import Grower, Trees, accept, accept_trees, eagle_tree, evaluate_tree, sglang_tree
+from eagle3lab import open_case
+from eagle3lab.acceptance import (
+    Grower,
+    Trees,
+    accept,
+    accept_trees,
+    eagle_tree,
+    evaluate_tree,
+    evaluate_trees,
+    sglang_tree,
+)
 from eagle3lab.errors import Blocked
 from eagle3lab.forward import rollout
-from eagle3lab.reading import Rope
+from eagle3lab.reading import Reading, Rope
 
 GOLDEN = ["eagle_llama_basic", "eagle_llama_target96", "eagle_llama_theta500k"]
 
@@ -152,7 +163,7 @@ def test_one_branch_is_the_chain(name):
     chain = accept(rollout(case.model, sample, case.reading, 4), sample)
     for shape in (sglang_tree(4, 1, 99), eagle_tree(3, 1, 5)):
         assert (shape.nodes, shape.forwards) == (4, 4)
-        ((part, broken),) = accept_trees(case.model, [sample], case.reading, shape, every_row=True)
+        (((part, broken),),) = accept_trees(case.model, [sample], case.reading, [shape], every_row=True)
         assert part.rounds == chain.rounds
         assert torch.equal(part.runs(), chain.runs())
         assert torch.equal(part.covered, chain.covered & chain.scored)
@@ -183,7 +194,7 @@ def test_together_is_one_by_one(monkeypatch):
     assert "needs two tokens" in found.skipped["c"]
     monkeypatch.setattr("eagle3lab.decoder.BLOCK_BYTES", 1)
     monkeypatch.setattr("eagle3lab.acceptance.treewalk.TOGETHER", 0)
-    alone = evaluate_tree(case.model, samples, ["a", "b"], case.reading, shape, every_row=True)
+    (alone,) = evaluate_trees(case.model, samples, ["a", "b"], case.reading, [shape], every_row=True)
     for name in "ab":
         assert found.parts[name].rounds == alone.parts[name].rounds
         assert found.parts[name].counts.histogram == alone.parts[name].counts.histogram
@@ -192,6 +203,39 @@ def test_together_is_one_by_one(monkeypatch):
         assert torch.equal(found.parts[name].runs()[visited], alone.parts[name].runs()[visited])
     with pytest.raises(Blocked, match="no sample can be run with SGLang's tree"):
         evaluate_tree(case.model, samples, ["c"], case.reading, shape)
+
+
+SHALLOW = [sglang_tree(*s) for s in ((1, 3, 3), (2, 3, 5), (4, 3, 4), (4, 3, 8), (4, 3, 31))]
+
+
+@pytest.mark.parametrize("shape", SHALLOW, ids=lambda s: s.words)
+def test_a_tree_grown_deep_holds_the_shallow_ones(shape):
+    case, rows = load("eagle_llama_basic"), torch.arange(38)
+    whole, alone = (
+        Grower(case.model, [case.documents[0].sample], case.reading, s, [rows]) for s in (SHALLOW[-1], shape)
+    )
+    part, own = next(whole.whole(rows)).best(shape), alone.grow(rows)
+    assert torch.equal(part.tokens, own.tokens)
+    assert torch.equal(part.parents, own.parents)
+    assert torch.equal(part.depth, own.depth)
+    torch.testing.assert_close(part.scores, own.scores)
+
+
+def test_many_shapes_walk_as_each_alone(tmp_path):
+    """A planted draft under a wrong reading: some drafts are right, so that the walks part."""
+    case = open_case(plant(tmp_path, Plan(samples=2, length=40, trained=True, reading=Reading(aux=(2, 4, 5)))))
+    reading = Reading(aux=(2, 4, 5), residual="post_norm")
+    names = list(case.samples)
+    found = evaluate_trees(case.model, case.samples, names, reading, SHALLOW)
+    lengths = [one.counts.accept_length for one in found]
+    assert len(set(lengths)) > 3
+    assert lengths[2] <= lengths[3] <= lengths[4], "more nodes of the same tree hold what fewer do"
+    for shape, one in zip(SHALLOW, found, strict=True):
+        alone = evaluate_tree(case.model, case.samples, names, reading, shape)
+        assert {n: p.rounds for n, p in one.parts.items()} == {n: p.rounds for n, p in alone.parts.items()}
+        assert one.counts == alone.counts
+    with pytest.raises(ValueError, match="one topk"):
+        evaluate_trees(case.model, case.samples, names, reading, [sglang_tree(2, 3, 5), sglang_tree(2, 2, 5)])
 
 
 def test_following_the_text_by_hand():
@@ -220,7 +264,7 @@ def test_nothing_is_accepted_from_logits_that_are_not_finite():
     bad = {k: v.clone() for k, v in sample.states.items()}
     bad[int(case.reading.aux[0])][20] = float("nan")
     sample = dataclasses.replace(sample, states=bad, loss_mask=mask(30, (12, 30)))
-    ((part, broken),) = accept_trees(case.model, [sample], case.reading, sglang_tree(3, 3, 6))
+    (((part, broken),),) = accept_trees(case.model, [sample], case.reading, [sglang_tree(3, 3, 6)])
     after = [r for r in part.rounds if r.row >= 20]
     assert after and all(r.accepted == 0 for r in after)
     assert broken == len(after)

@@ -25,7 +25,7 @@ def test_engines_that_read_alike_are_run_once(tmp_path, monkeypatch):
     assert kept["length"] > ignored["length"] > 1
     assert kept["rounds"] == case.evaluate(case.fitted).length.n
     distinct = {row["differs"] for row in rows.values() if row["length"] is not None}
-    assert len(case._evaluations) <= len(distinct) + 1
+    assert len(case.evaluations.chains) <= len(distinct) + 1
     assert "residual" in tables.served_as(list(rows.values()))._repr_html_()
 
 

@@ -24,8 +24,9 @@ from eagle3lab.acceptance.evaluation import Evaluation, accept_length, evaluate
 from eagle3lab.acceptance.intervals import RESAMPLES, SEED, accept_length_interval, accuracy_interval, ratios
 from eagle3lab.acceptance.sampling import RULES, Sampled, sampled
 from eagle3lab.acceptance.spread import Everywhere, Offset, ceiling, everywhere, offsets, rates
-from eagle3lab.acceptance.tree import Grower, Trees, TreeShape, eagle_tree, sglang_tree
-from eagle3lab.acceptance.treewalk import accept_trees, evaluate_tree, tree_definition
+from eagle3lab.acceptance.tree import Grower
+from eagle3lab.acceptance.treeshape import Trees, TreeShape, eagle_tree, sglang_tree
+from eagle3lab.acceptance.treewalk import accept_trees, evaluate_tree, evaluate_trees, tree_definition
 
 __all__ = [
     "RESAMPLES",
@@ -54,6 +55,7 @@ __all__ = [
     "eagle_tree",
     "evaluate",
     "evaluate_tree",
+    "evaluate_trees",
     "everywhere",
     "first_within",
     "head_cost",

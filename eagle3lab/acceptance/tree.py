@@ -18,8 +18,8 @@ block of rows with their branches' keys: ``decoder.BLOCK_BYTES``, or a single ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import cast
 
@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eagle3lab import decoder, rope
+from eagle3lab.acceptance.treeshape import Trees, TreeShape
 from eagle3lab.attention import Pair, Prefix
 from eagle3lab.decoder import Chains, Decoder
 from eagle3lab.errors import Blocked
@@ -37,113 +38,6 @@ from eagle3lab.reading import Reading
 from eagle3lab.readout import Readout
 from eagle3lab.records import Sample
 from eagle3lab.trace import trace
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """How a tree grows.
-
-    Attributes:
-        program: whose rules.
-        levels: drafts in a row at most.
-        topk: branches a level, and children a node.
-        nodes: nodes verified, the root (the last sure token) not counted.
-        logs: scores are summed log-probabilities, else multiplied probabilities.
-        moved: a branch sees its ancestors' keys, else those its own slots hold.
-        words: the settings in the program's own words.
-    """
-
-    program: str
-    levels: int
-    topk: int
-    nodes: int
-    logs: bool
-    moved: bool
-    words: str
-
-    @property
-    def candidates(self) -> int:
-        """Nodes among which the verified ones are chosen."""
-        return self.topk + (self.levels - 1) * self.topk**2
-
-    @property
-    def forwards(self) -> int:
-        """Draft steps a row."""
-        return 1 + (self.levels - 1) * self.topk
-
-
-def eagle_tree(depth: int = 7, top_k: int = 10, total_token: int = 60) -> TreeShape:
-    """EAGLE's dynamic tree by its own parameters; ``total_token`` counts the root, ``depth`` not the first level."""
-    words = f"depth {depth}, top_k {top_k}, total_token {total_token}"
-    return _checked(TreeShape("EAGLE", depth + 1, top_k, total_token - 1, True, True, words))
-
-
-def sglang_tree(num_steps: int = 5, topk: int = 4, num_draft_tokens: int = 8) -> TreeShape:
-    """SGLang's tree by its own flags, by reading; ``num_draft_tokens`` counts the root, topk 1 sets it to steps + 1."""
-    nodes = num_steps if topk == 1 else num_draft_tokens - 1
-    words = f"steps {num_steps}, topk {topk}, draft tokens {nodes + 1}"
-    return _checked(TreeShape("SGLang", num_steps, topk, nodes, False, False, words))
-
-
-def _checked(shape: TreeShape) -> TreeShape:
-    if min(shape.levels, shape.topk, shape.nodes) < 1:
-        raise Blocked(f"{shape.program}'s tree ({shape.words}): every level, branch and node count must be 1 or more")
-    if shape.nodes > shape.candidates:
-        raise Blocked(
-            f"{shape.program}'s tree ({shape.words}) verifies {shape.nodes} nodes and has only {shape.candidates} "
-            "candidates, topk + (levels - 1) · topk²: the program stops here too; ask for fewer draft tokens"
-        )
-    return shape
-
-
-@dataclass
-class Trees:
-    """The trees of R rows, M nodes each, a node after its parent.
-
-    Attributes:
-        rows: int64 [R].
-        root: int64 [R], the sure token that each tree hangs from, a target id.
-        tokens: int64 [R, M], target ids; -1 where the logits are not finite.
-        parents: int64 [R, M], place of the parent among the nodes, -1 for the root.
-        depth: int64 [R, M], 1 for the root's children.
-        scores: float32 [R, M], as the program ranks them.
-    """
-
-    rows: Tensor
-    root: Tensor
-    tokens: Tensor
-    parents: Tensor
-    depth: Tensor
-    scores: Tensor
-
-    def mask(self) -> Tensor:
-        """Bool [R, M+1, M+1]: who sees whom in verification, the root first; each sees itself and its ancestors."""
-        count, nodes = self.tokens.shape
-        seen = torch.zeros(count, nodes + 1, nodes + 1, dtype=torch.bool)
-        seen[:, :, 0] = True
-        each = torch.arange(count)
-        for i in range(nodes):  # parents come first, so their lines are ready
-            seen[:, i + 1] |= seen[each, self.parents[:, i] + 1]
-            seen[:, i + 1, i + 1] = True
-        return seen
-
-    def follow(self, truth: Tensor) -> Tensor:
-        """How far the recorded text leads down each tree.
-
-        Args:
-            truth: int64 [R, D], the tokens after the root, -1 where the text ends.
-
-        Returns:
-            int64 [R]: drafts accepted by greedy verification.
-        """
-        at = torch.full((len(self.rows),), -1)  # the root
-        alive, accepted = torch.ones_like(at, dtype=torch.bool), torch.zeros_like(at)
-        for step in truth.T:
-            hit = (self.parents == at[:, None]) & (self.tokens == step[:, None]) & (step >= 0)[:, None]
-            alive &= hit.any(1)
-            at = torch.where(alive, hit.long().argmax(1), at)
-            accepted += alive
-        return accepted
 
 
 class _Shelf:
@@ -226,14 +120,20 @@ class Grower:
         return one, rope.table(reading.rope, one.layers[0].heads.rotated, reach, count), entry
 
     def grow(self, rows: Tensor, texts: Tensor | None = None) -> Trees:
-        """The trees of ``rows`` [r] of ``texts`` [r] (the first when None): announced ones, ascending within a text."""
+        """The verified trees of ``rows`` [r] of ``texts`` [r], as `whole` takes them."""
+        parts = [part.best(self.shape) for part in self.whole(rows, texts)]
+        return replace(Trees.together(parts), rows=rows)
+
+    def whole(self, rows: Tensor, texts: Tensor | None = None) -> Iterator[Trees]:
+        """All candidates of ``rows`` [r] of ``texts`` [r] (the first when None), block after block, in their order.
+
+        The rows are announced ones, ascending within a text.
+        """
         at = rows if texts is None else rows + self.offsets[texts]
-        with torch.inference_mode():
-            place = torch.searchsorted(self.rows, at)
-            parts = [self._some(at[some], place[some]) for some in torch.arange(len(rows)).split(self.block)]
-        whole = parts[0] if len(parts) == 1 else Trees(*(torch.cat(s) for s in zip(*map(_fields, parts), strict=True)))
-        whole.rows = rows
-        return whole
+        place = torch.searchsorted(self.rows, at)
+        for some in torch.arange(len(rows)).split(self.block):
+            with torch.inference_mode():
+                yield self._some(at[some], place[some])
 
     def _some(self, rows: Tensor, place: Tensor) -> Trees:
         shape, k = self.shape, self.shape.topk
@@ -259,7 +159,9 @@ class Grower:
             branch = k + (level - 1) * k * k + chosen
             if level + 1 < shape.levels:
                 self._go_on(chains, chosen // k)
-        return self._keep(rows.cpu(), root.cpu(), torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(ranks, 1))
+        sizes = [k] + [k * k] * (shape.levels - 1)
+        depth = torch.arange(1, shape.levels + 1).repeat_interleave(torch.tensor(sizes)).expand(count, -1)
+        return Trees(rows.cpu(), root.cpu(), torch.cat(tokens, 1), torch.cat(parents, 1), depth, torch.cat(ranks, 1))
 
     def _step(self, chains: Chains, embedded: Tensor, tokens: Tensor, level: int) -> tuple[Tensor, Tensor]:
         """One draft step of all branches → the children's target ids and their own scores, each [N, topk]."""
@@ -277,17 +179,3 @@ class Grower:
         chains.hidden = chains.hidden[origin]
         if self.shape.moved:
             chains.keys = [[(key[:, origin], value[:, origin]) for key, value in chain] for chain in chains.keys]
-
-    def _keep(self, rows: Tensor, root: Tensor, tokens: Tensor, parents: Tensor, scores: Tensor) -> Trees:
-        """The best ``nodes`` of all candidates [r, C], in the order in which they grew."""
-        best = scores.nan_to_num(float("-inf")).topk(self.shape.nodes, -1).indices.sort(-1).values  # [r, M]
-        above = parents.gather(1, best)
-        # a parent scores at least as high as its child, so it is kept too; both programs look it up like this
-        place = torch.where(above < 0, -1, torch.searchsorted(best, above))
-        k = self.shape.topk
-        depth = torch.where(best < k, 1, 2 + (best - k) // (k * k))
-        return Trees(rows, root, tokens.gather(1, best), place, depth, scores.gather(1, best))
-
-
-def _fields(trees: Trees) -> tuple[Tensor, ...]:
-    return trees.rows, trees.root, trees.tokens, trees.parents, trees.depth, trees.scores

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from eagle3lab.checks.evidence import Serving
 from eagle3lab.checks.figures import figures, said_steps
+from eagle3lab.checks.trees import tree_lengths
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
 from eagle3lab.gap import cost
@@ -46,21 +46,47 @@ def settings(case: Serving) -> list[tuple[str, Setting, float]]:
     return out
 
 
-def tuned(case: Serving, model: CostModel, lengths: dict[Setting, Any] | None = None) -> Tuning:
-    """Chains of 1 … K drafts under the fitted reading, and whatever trees ``lengths`` brings, at the model's cost."""
-    found = case.evaluate(case.scan.fitted)
+DEEP = 7
+"""Chains tried at least, whatever the run's K: as deep as SpecForge trains by default."""
+
+LEVELS = 5
+"""Levels of trees tried at least: SGLang's default for Llama. Each level more costs topk draft steps a row."""
+
+
+def chains_only(case: Serving) -> bool:
+    """Whether the chosen run's engine grows no tree that the lab knows."""
+    return case.run is not None and case.run.engine != "sglang"
+
+
+def tuned(case: Serving, model: CostModel) -> Tuning:
+    """Chains, and SGLang's trees where their cost can be told, under the fitted reading at the model's cost.
+
+    All of them on the same samples. Where the run's engine drafts chains only, no tree is called best.
+    """
+    fitted = case.scan.fitted
+    usual = case.evaluate(fitted).steps
+    deep = max(usual, DEEP)
+    trees = tree_lengths(case, fitted, max(usual, LEVELS)) if model.trees else {}
+    names = tuple(next(iter(trees.values())).parts) if trees else ()
+    found = case.evaluate(fitted, deep, names)
     draws = Draws(list(found.parts))
-    table: dict[Setting, Any] = {}
-    for k in range(1, found.steps + 1):
-        cut = found.cut(k)
-        counts = {name: part.counts for name, part in cut.parts.items()}
+    settings = {Setting(k): found.cut(k) for k in range(1, deep + 1) if found.counts.scored[k - 1]} | trees
+    table = {}
+    for setting, one in settings.items():
+        counts = {name: part.counts for name, part in one.parts.items()}
         drawn = draws.drawn(counts).length if len(found.parts) >= FEWEST else draws.weights[:0, 0]
-        table[Setting(k)] = (cut.counts.accept_length, drawn)
-    return tune(model, table | (lengths or {}), found.counts.rounds, draws.method)
+        table[setting] = (one.counts.accept_length, drawn)
+    return tune(
+        model,
+        table,
+        found.counts.rounds,
+        draws.method,
+        chains_only=case.run is not None and case.run.engine != "sglang",
+    )
 
 
 def tuning(case: Serving) -> list[Finding]:
-    """E013: the cost of a round as far as it is known, and the chain that pays most."""
+    """E013: the cost of a round as far as it is known, and the setting that pays most."""
     timed = settings(case)
     model = fit_cost([(setting, price) for _, setting, price in timed])
     if model is None:
@@ -82,13 +108,15 @@ def tuning(case: Serving) -> list[Finding]:
         return [Finding("E013", Severity.UNDETERMINED, title, where, law, evidence=evidence, remedy=ask)]
     low, high = best.speedup.low, best.speedup.high
     pays = best.speedup.value > 1
-    k = best.setting.steps
-    title = f"{'partial: ' if model.asks else ''}K={k} pays most under the fitted reading: {best.speedup.value:.2f} times plain decoding" + (
+    what = best.setting.words
+    title = f"{'partial: ' if model.asks else ''}{what} pays most under the fitted reading: {best.speedup.value:.2f} times plain decoding" + (
         f" [{low:.2f}, {high:.2f}]" if low == low else "")  # fmt: skip
     if not pays:
-        title = f"{'partial: ' if model.asks else ''}no K pays at this cost: the best, K={k}, gives {best.speedup.value:.2f} times plain decoding"
+        title = f"{'partial: ' if model.asks else ''}nothing pays at this cost: the best, {what}, gives {best.speedup.value:.2f} times plain decoding"
     share = f"; best in {found.chosen:.0%} of the draws" if found.chosen == found.chosen else ""
-    each = ", ".join(f"K={row.setting.steps} {row.speedup.value:.2f}×" for row in found.rows)
+    shown = [row for row in found.rows if row.setting.topk == 1]
+    shown += sorted((row for row in found.rows if row.setting.topk > 1), key=lambda row: -row.speedup.value)[:3]
+    each = ", ".join(f"{row.setting.words} {row.speedup.value:.2f}×" for row in shown)
     how = flag_words(case, best.setting)
     return [Finding("E013", Severity.INFO, title, "case.toml: seconds, tokens", f"{law}; {each}{share}",
                     evidence=f"measured: {behind}; {unsure}" if unsure else f"measured: {behind}",

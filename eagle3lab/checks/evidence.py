@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from eagle3lab.acceptance import Evaluation
+from eagle3lab.acceptance import Evaluation, TreeShape
 from eagle3lab.casefile import CaseFile
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.draft import Draft
@@ -55,6 +55,9 @@ class Evidence(Protocol):
         self, reading: Reading, steps: int = 0, names: Sequence[str] = (), fed: str = "recorded"
     ) -> Evaluation:
         """Accuracy and acceptance under a reading."""
+
+    def evaluate_trees(self, reading: Reading, shapes: Sequence[TreeShape]) -> list[Evaluation]:
+        """What trees accept under a reading."""
 
 
 class Serving(Evidence, Protocol):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from eagle3lab.acceptance import Evaluation, tree_definition
 from eagle3lab.checks.cost import effective_steps
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import Figures, figures
+from eagle3lab.checks.trees import predicted, shape_of
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
 from eagle3lab.errors import BadFile, BadShape, Blocked, LabError
@@ -17,6 +19,7 @@ from eagle3lab.gap.levels import ARITHMETIC
 from eagle3lab.gap.pairing import Overlap, overlap
 from eagle3lab.gap.resample import FEWEST
 from eagle3lab.gap.waterfall import Measured, Waterfall, waterfall
+from eagle3lab.reading import Reading
 from eagle3lab.records import Finding, Severity
 from eagle3lab.samples import Samples
 
@@ -47,28 +50,45 @@ def explain(case: Serving, run: ServingRun) -> Waterfall:
     usable = figures(run, reports)
     steps = effective_steps(run, case.run.steps if case.run else None, reports)
     reading = served.reading if run.speculative and not why else None if run.speculative else case.scan.fitted
+    tree, names, reservations = _tree(case, run, reading, steps)
     found = waterfall(
         accuracy=case.training_accuracy,
         steps=steps,
         fitted=case.scan.fitted,
         served=reading,
-        evaluate=case.evaluate,
-        self_fed=lambda reading, steps: case.evaluate(reading, steps, fed="self"),
+        evaluate=lambda reading, steps: case.evaluate(reading, steps, names),
+        self_fed=lambda reading, steps: case.evaluate(reading, steps, names, fed="self"),
+        tree=tree,
         measured=_measured(case, run, reports, usable, steps) if run.speculative else None,
         left_out=flags.LEFT_OUT.get(case.trainer),
         why_not_served=why or "; ".join(served.refused),
         why_not_measured=usable.why,
     )
-    return replace(found, missing=(*found.missing, *_reservations(case, run, steps)))
+    return replace(found, missing=(*found.missing, *reservations, *_reservations(case, steps)))
 
 
-def _reservations(case: Serving, run: ServingRun, steps: int) -> list[str]:
+def _tree(case: Serving, run: ServingRun, reading: Reading | None, steps: int
+          ) -> tuple[tuple[str, Evaluation] | None, tuple[str, ...], list[str]]:  # fmt: skip
+    """The run's tree with its words, the samples it could be grown on (() for all), what could not be had in words."""
+    if run.topk == 1 or reading is None or not steps:
+        return None, (), []
+    try:
+        shape = shape_of(run, steps)
+        found = predicted(case, run, reading, steps)
+    except LabError as error:
+        return (
+            None,
+            (),
+            [f"the bars follow the tree's best chain, the rest of the tree is in the last bar: {error.line}"],
+        )
+    assert shape is not None
+    late = [why for why in found.skipped.values() if "too long" in why]
+    return (tree_definition(shape), found), tuple(found.parts), late[:1]
+
+
+def _reservations(case: Serving, steps: int) -> list[str]:
     """What makes the bars say less than they seem to."""
     out = []
-    if run.speculative and run.topk > 1:
-        out.append(
-            f"the run drafts a tree (topk {run.topk}); the bars follow its best chain, the rest of the tree is in the last bar"
-        )
     fitted = case.evaluate(case.scan.fitted, steps)
     if 0 in fitted.counts.scored:
         out.append(
@@ -94,13 +114,13 @@ def _measured(
     extra, by_sample = 0.0, {}
     try:
         reading = case.served(run).reading
-        predicted = case.evaluate(reading, steps) if reading else None
+        mine = predicted(case, run, reading, steps) if reading else None
     except (Blocked, BadShape):
-        predicted = None
-    if predicted is not None:
-        extra = end_effect(list(predicted.parts.values()), predicted.steps)
+        mine = None
+    if mine is not None:
+        extra = end_effect(list(mine.parts.values()), mine.steps)
         asked = next((r.requests for r in reports if r.requests), ())
-        matches = compare_requests(asked, predicted.parts, case.samples).matches
+        matches = compare_requests(asked, mine.parts, case.samples).matches
         by_sample = {m.sample: (len(m.measured), sum(m.measured)) for m in matches}
         sums = sum(r for r, _ in by_sample.values()), sum(a for _, a in by_sample.values())
         if sums != (best.drafts, best.accepted):  # the totals hold requests that the samples do not

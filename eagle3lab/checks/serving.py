@@ -8,6 +8,7 @@ from eagle3lab.checks import gap
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import figures, said_steps
 from eagle3lab.checks.inputs import stopped
+from eagle3lab.checks.trees import predicted
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.errors import BadShape, Blocked, LabError
@@ -91,17 +92,17 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
                                    remedy="give /metrics or per-request responses")]  # fmt: skip
     try:
         reading = case.served(run).reading
-        predicted = case.evaluate(reading, _steps(run, reports)) if reading else None
+        mine = predicted(case, run, reading, _steps(run, reports)) if reading else None
     except (Blocked, BadShape) as error:
         return [*findings, Finding(
             "E001", Severity.BLOCKED, f"the engine reports {best.accept_length:.2f}; there is no prediction to compare it with",
             f"{best.source}: {', '.join(best.files)}", f"engine {best.accept_length:.3f} ({best.drafts} rounds)",
             evidence=str(error).splitlines()[0], remedy="give what is named here",
         )]  # fmt: skip
-    if predicted is None:  # E002 says why the engine would not run it
+    if mine is None:  # E002 says why the engine would not run it
         return findings
-    findings.append(_agreement(run, best, predicted))
-    return findings + _rounds(case, run, reports, predicted)
+    findings.append(_agreement(run, best, mine))
+    return findings + _rounds(case, run, reports, mine)
 
 
 def _steps(run: ServingRun, reports: list[EngineReport]) -> int:
@@ -109,16 +110,19 @@ def _steps(run: ServingRun, reports: list[EngineReport]) -> int:
     return costs.effective_steps(run, None, reports) if run.steps or said_steps(run, reports) else 0
 
 
-def _agreement(run: ServingRun, report: EngineReport, predicted: Evaluation) -> Finding:
-    mine, theirs = predicted.length, report.accept_length
+def _agreement(run: ServingRun, report: EngineReport, found: Evaluation) -> Finding:
+    mine, theirs = found.length, report.accept_length
     assert theirs is not None
-    extra = end_effect(list(predicted.parts.values()), predicted.steps)
+    extra = end_effect(list(found.parts.values()), found.steps)
     low, high = min(mine.low, mine.value - 0.01), max(mine.high, mine.value + 0.01) + extra
     agrees = low <= theirs <= high
     measured = f"engine {theirs:.3f} ({report.drafts} rounds), predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}] " \
                f"({mine.n} rounds)"  # fmt: skip
     where = f"{report.source}: {', '.join(report.files)}"
-    evidence = f"reading of run {run.name!r}: {show(predicted.reading.aux)}, K={predicted.steps}; engines count drafts accepted past a request's " \
+    tree = (
+        f", topk {run.topk}, {run.draft_tokens} draft tokens, a tree by reading SGLang's source" if run.topk > 1 else ""
+    )
+    evidence = f"reading of run {run.name!r}: {show(found.reading.aux)}, K={found.steps}{tree}; engines count drafts accepted past a request's " \
                f"end, which adds at most {extra:.3f} here"  # fmt: skip
     if agrees:
         return Finding("E001", Severity.PASS, f"the engine's accept length {theirs:.2f} is what its reading predicts", where,
@@ -132,11 +136,11 @@ def _agreement(run: ServingRun, report: EngineReport, predicted: Evaluation) -> 
     )  # fmt: skip
 
 
-def _rounds(case: Serving, run: ServingRun, reports: list[EngineReport], predicted: Evaluation) -> list[Finding]:
+def _rounds(case: Serving, run: ServingRun, reports: list[EngineReport], mine: Evaluation) -> list[Finding]:
     report = next((r for r in reports if r.requests), None)
     if report is None:
         return []
-    found = compare_requests(report.requests, predicted.parts, case.samples)
+    found = compare_requests(report.requests, mine.parts, case.samples)
     if not found.matches:
         return [Finding("E003", Severity.NOT_COMPARABLE, "no request has the tokens of a sample", ", ".join(report.files),
                         remedy="serve the recorded prompts with return_token_ids to compare round by round")]  # fmt: skip
@@ -209,11 +213,11 @@ def _repaired(case: Serving) -> list[Finding]:
         if measured is None:
             continue
         steps = _steps(other, reports)
-        predicted = case.evaluate(fitted, steps).length
+        mine = predicted(case, other, fitted, steps).length
         return [Finding(
             "E006", Severity.INFO, f"after the repair the engine measured accept length {measured:.2f} (run {other.name!r}); "
-            f"the lab predicts {predicted.value:.2f}", f"run {other.name!r}",
-            measured=f"engine {measured:.3f}, predicted {predicted.value:.3f} [{predicted.low:.3f}, {predicted.high:.3f}]"
+            f"the lab predicts {mine.value:.2f}", f"run {other.name!r}",
+            measured=f"engine {measured:.3f}, predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}]"
                      + _speed(case, other, measured),
             evidence=f"K={steps or other.steps}, boundaries {show(fitted.aux)}",
         )]  # fmt: skip

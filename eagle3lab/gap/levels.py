@@ -15,7 +15,8 @@ class Bar:
     """One step of the waterfall.
 
     Attributes:
-        kind: ``bonus``, ``chain``, ``vocab``, ``texts``, ``walk``, ``reading``, ``self-fed``, ``steps``, ``rest``.
+        kind: ``bonus``, ``chain``, ``vocab``, ``texts``, ``walk``, ``reading``, ``self-fed``, ``steps``, ``tree``,
+            ``rest``.
         name: what it is, in a few words.
         start: accept length before.
         end: accept length after.

@@ -89,8 +89,9 @@ class Setting:
 
     @property
     def words(self) -> str:
-        """``K=5``, of a tree its tokens too."""
-        return f"K={self.steps}" + ("" if self.chain else f", {self.draft_tokens} draft tokens")
+        """``K=5``, of a tree what it branches into and verifies too."""
+        branches = f", topk {self.topk}" if self.topk > 1 else ""
+        return f"K={self.steps}{branches}" + ("" if self.chain else f", {self.draft_tokens} draft tokens")
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Tuned:
 
     Attributes:
         setting: the setting.
-        accept_length: on the recording; of a tree, the most it could be.
+        accept_length: on the recording; of a tree by SGLang's rules.
         round_cost: by the model, NaN where it cannot tell.
         speedup: over no speculation, with the interval that the recording's acceptance gives it.
     """
@@ -225,7 +226,7 @@ class Tuning:
 
     Attributes:
         rows: every setting, in the order given.
-        best: the chain with the highest speed-up, None when no cost is known, or none that can be.
+        best: the setting with the highest speed-up, None when no cost is known, or none that can be.
         chosen: share of the draws in which it was the best; NaN when nothing was drawn.
     """
 
@@ -234,14 +235,22 @@ class Tuning:
     chosen: float = float("nan")
 
 
-def tune(model: CostModel, lengths: Mapping[Setting, tuple[float, Tensor]], n: int = 0, method: str = "") -> Tuning:
-    """Speed-up of each setting: accept length / round cost. The best is a chain: of trees only a bound is known.
+def tune(
+    model: CostModel,
+    lengths: Mapping[Setting, tuple[float, Tensor]],
+    n: int = 0,
+    method: str = "",
+    *,
+    chains_only: bool = False,
+) -> Tuning:
+    """Speed-up of each setting: accept length / round cost, and the best of them.
 
     Args:
         model: what a round costs.
         lengths: setting → accept length on the recording, and the same in every draw of samples [D] (empty: no draws).
         n: rounds behind the lengths, said with the interval.
         method: how the draws were made, in words.
+        chains_only: the engine grows no trees: none is called best.
     """
     rows, drawn = [], []
     for setting, (length, draws) in lengths.items():
@@ -251,7 +260,8 @@ def tune(model: CostModel, lengths: Mapping[Setting, tuple[float, Tensor]], n: i
         words = f"{method}; the cost itself is taken as exact"
         rows.append(Tuned(setting, length, price, Interval(length / price, low, high, n, words)))
         drawn.append(spread)
-    known = [i for i, row in enumerate(rows) if math.isfinite(row.speedup.value) and row.setting.topk == 1]
+    known = [i for i, row in enumerate(rows) if math.isfinite(row.speedup.value)]
+    known = [i for i in known if rows[i].setting.topk == 1 or not chains_only]
     known = [i for i in known if rows[i].round_cost >= 1 - SLACK]  # no server runs a round in less than a plain step
     if not known or model.impossible:
         return Tuning(tuple(rows), None)

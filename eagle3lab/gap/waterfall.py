@@ -10,7 +10,8 @@ Every level is an accept length, and every bar the difference of two neighbourin
 6. one bar a field in which the run's reading differs from the fitted one, the wiring first;
 7. self-fed: the draft reads its own drafts and not the recorded tokens;
 8. K: the run's number of drafts takes the place of training's;
-9. rest: what the engine measured beyond all of this.
+9. tree: the run's tree takes the place of the chain, where it drafts one;
+10. rest: what the engine measured beyond all of this.
 
 From 5 on both ends of a bar are counted on the same positions, and its interval is paired.
 """
@@ -58,6 +59,7 @@ def waterfall(
     served: Reading | None,
     evaluate: Evaluate,
     self_fed: Evaluate | None = None,
+    tree: tuple[str, Evaluation] | None = None,
     measured: Measured | None = None,
     left_out: bool | None = None,
     why_not_served: str = "",
@@ -73,6 +75,7 @@ def waterfall(
         served: the run's, None when its engine would not run it.
         evaluate: acceptance under a reading, teacher-forced.
         self_fed: the same fed with its own drafts; None leaves bar 7 out, and says so.
+        tree: the run's tree in words, and what it accepts under ``served`` on the same samples; None for a chain.
         measured: the engine's number, None when it gave none.
         left_out: whether training left out-of-vocabulary targets out of its accuracies; None when not known.
         why_not_served: why there is no served reading.
@@ -108,12 +111,23 @@ def waterfall(
         _paired(out, "steps", f"K {deep} → {steps}", last, cut, draws,
                 f"a round offers {steps} drafts, training reported {deep}")  # fmt: skip
         last = cut
+    if tree is not None:
+        words, grown = tree
+        name = f"chain of {steps} → tree"
+        more = f"a round's tree offers other tokens beside the best chain: {words}"
+        _paired(out, "tree", name, last, grown, draws, more)
+        last = grown
     if measured is None:
         why = "the engine gave no accept length"
         if why_not_measured:
             why = f"NOT COMPARABLE with the engine's figure: {why_not_measured}"
         out.missing.append(f"{why}: the last level is the lab's prediction")
-        return Waterfall(tuple(out.bars), begins, f"the prediction for this run, K={steps}", tuple(out.missing))
+        return Waterfall(
+            tuple(out.bars),
+            begins,
+            f"the prediction for this run, K={steps}{', a tree' * (tree is not None)}",
+            tuple(out.missing),
+        )
     _rest(out, last, measured, draws)
     return Waterfall(tuple(out.bars), begins, f"the engine's own figure ({measured.source})", tuple(out.missing))
 

@@ -97,52 +97,62 @@ def waterfall(
 
 
 @drawn
-def tuning(rows: Sequence[Mapping[str, Any]], *, best: Mapping[str, Any] | None = None, law: str = "") -> Picture:
-    """Speed-up of every setting: a row a branching factor, a column a number of draft steps.
+def tuning(rows: Sequence[Mapping[str, Any]], *, best: Mapping[str, Any] | None = None, law: str = "", framed: str = "the best setting") -> Picture:
+    """Speed-up of every setting: a column a number of draft steps, a row the chain or a tree's topk and size.
 
     Args:
-        rows: ``steps``, ``topk``, ``draft_tokens``, ``speedup`` (NaN where the cost is not known), ``bound`` (True
-            where the accept length is an upper bound), ``accept_length``.
-        best: ``steps`` and ``topk`` of the best setting.
+        rows: ``steps``, ``topk``, ``draft_tokens``, ``speedup`` (NaN where the cost is not known), ``accept_length``.
+        best: ``steps``, ``topk`` and ``draft_tokens`` of the best setting.
         law: said under the picture.
+        framed: what the best one is the best of.
     """
     if not any(known(row.get("speedup")) for row in rows):
         return nothing("No run was timed beside one without speculation, so no setting's throughput can be told.")
     ks = sorted({int(row["steps"]) for row in rows})
-    widths = sorted({int(row["topk"]) for row in rows})
-    grid = np.full((len(widths), len(ks)), np.nan)
+    kinds = sorted({_kind(row) for row in rows})
+    grid = np.full((len(kinds), len(ks)), np.nan)
     for row in rows:
-        grid[widths.index(int(row["topk"])), ks.index(int(row["steps"]))] = number(row.get("speedup"))
-    figure = new(1.5 + 0.62 * len(widths))
+        grid[kinds.index(_kind(row)), ks.index(int(row["steps"]))] = number(row.get("speedup"))
+    trees = len(kinds) > 1
+    figure = new(1.5 + (0.36 if trees else 0.62) * len(kinds))
     axes = figure.add_subplot()
     reach = max(float(np.nanmax(np.abs(grid - 1))), 0.05)
     # both ends stay light enough for dark text: the colours of lost and gained, as in the waterfall
     colours = LinearSegmentedColormap.from_list("gain", [(1, 0.72, 0.5), (1, 1, 1), (0.5, 0.75, 0.95)])
     axes.imshow(grid, cmap=colours, vmin=1 - reach, vmax=1 + reach, aspect="auto")
     for row in rows:
-        x, y = ks.index(int(row["steps"])), widths.index(int(row["topk"]))
+        x, y = ks.index(int(row["steps"])), kinds.index(_kind(row))
         value = number(row.get("speedup"))
-        sign = "≤ " if row.get("bound") else ""
-        text = f"{sign}{value:.2f} ×" if known(value) else "?"
-        own = best is not None and (best["steps"], best["topk"]) == (row["steps"], row["topk"])
-        axes.text(x, y - 0.13, text, ha="center", va="center", size=9.5, weight="bold" if own else "normal", color=INK)
-        length = f"{sign}{show(row.get('accept_length'), 2)} tokens a round"
+        text = f"{value:.2f} ×" if known(value) else "?"
+        own = best is not None and (best["steps"], *_kind(best)) == (row["steps"], *_kind(row))
+        axes.text(x, y - 0.17, text, ha="center", va="center", size=9.5, weight="bold" if own else "normal", color=INK)
+        length = f"{show(row.get('accept_length'), 2)} tokens{' a round' if len(ks) < 6 else ''}"
         axes.text(x, y + 0.24, length, ha="center", va="center", size=7, color=SOFT)
         if own:
             axes.add_patch(_frame(x, y))
+    for place in range(1, len(kinds)):
+        if kinds[place][0] != kinds[place - 1][0]:
+            axes.axhline(place - 0.5, color=FAINT, lw=0.9)
     axes.set_xticks(range(len(ks)), [f"K = {k}" for k in ks])
-    axes.set_yticks(range(len(widths)), ["chain" if w == 1 else f"topk {w}" for w in widths])
+    names = [f"topk {topk}, {size} draft tokens" if topk > 1 else "chain" for topk, size in kinds]
+    axes.set_yticks(range(len(kinds)), names)
     axes.tick_params(length=0)
     axes.grid(False)
     axes.set_xlabel(label(law, 150) or "draft steps a round")
-    doubt = ", ? where the cost is not known" if np.isnan(grid).any() else ""
-    axes.set_title(f"Speed-up over no speculation; framed: the best chain{doubt}")
+    doubt = ", ? where the cost is not known" if any(not known(row.get("speedup")) for row in rows) else ""
+    axes.set_title(f"Speed-up over no speculation; framed: {framed}{doubt}")
     told = [
-        (f"K {row['steps']}, topk {row['topk']}", f"{number(row['speedup']):.2f}")
-        for row in rows
+        (f"K {row['steps']}, {names[kinds.index(_kind(row))]}", f"{number(row['speedup']):.2f}")
+        for row in sorted(rows, key=lambda row: -number(row.get("speedup")))
         if known(row["speedup"])
     ]
     return Picture(figure, f"Speed-up over no speculation by draft steps and branching: {listing(told, 12)}.")
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[int, int]:
+    """The row of a setting: topk and what is verified; a chain verifies its steps."""
+    topk = int(row["topk"])
+    return topk, int(row["draft_tokens"]) if topk > 1 else 0
 
 
 def _frame(x: float, y: float) -> Any:

@@ -105,7 +105,7 @@ def settings(rows: Sequence[Mapping[str, Any]], *, notes: Sequence[str] = ()) ->
         out.append({
             "K": f"{r['steps']}{' ← best' if r.get('best') else ''}", "topk": r["topk"],
             "draft tokens": r["draft_tokens"],
-            "accept length": ("≤ " if r.get("bound") else "") + rate(r.get("accept_length")),
+            "accept length": rate(r.get("accept_length")),
             "round cost": rate(r.get("round_cost"), 2), "speed-up": rate(r.get("speedup"), 2),
             "95 % interval": f"{low:.2f} … {high:.2f}" if low == low and high == high else "–",
             "tokens/s": rate(r.get("tokens_per_second"), 1), "what to type": r.get("flags", ""),

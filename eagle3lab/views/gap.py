@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from eagle3lab.acceptance import Evaluation
 from eagle3lab.case import Case
-from eagle3lab.checks.cost import flag_words, settings, tuned
+from eagle3lab.checks.cost import chains_only, flag_words, settings, tuned
 from eagle3lab.checks.gap import compared, explain
 from eagle3lab.counts import ServingRun
 from eagle3lab.errors import BadOption, Blocked, LabError
-from eagle3lab.gap.bound import candidates, tree_bounds
 from eagle3lab.gap.damage import SAME
-from eagle3lab.gap.resample import FEWEST, Draws
 from eagle3lab.gap.story import Published, worked
-from eagle3lab.gap.throughput import CostModel, Setting, fit_cost
+from eagle3lab.gap.throughput import CostModel, fit_cost
 from eagle3lab.gap.versus import Difference, Versus, restricted, same_texts, versus
 from eagle3lab.reading import Reading, show
 from eagle3lab.textkinds import kind_of
-
-TREES = (2, 4, 8)
-"""Branching factors priced beside the chain."""
 
 
 def run_named(case: Case, name: str = "") -> ServingRun:
@@ -102,28 +96,15 @@ def cost_of(case: Case, given: str = "") -> CostModel:
 
 
 def tuning(case: Case, given: str = "") -> dict[str, Any]:
-    """Speed-up of each setting under the fitted reading; trees as bounds, where the cost of one can be told."""
+    """Speed-up of each setting under the fitted reading; trees where the cost of one can be told."""
     model = cost_of(case, given)
-    deep = case.evaluate(case.fitted).steps
-    bounds = (
-        tree_bounds(case.model, case.samples, case.samples.headline, case.fitted, deep, TREES) if model.trees else {}
-    )
-    trees = {}
-    for k, found in bounds.items():
-        for steps in range(1, deep + 1) if found.parts else ():
-            cut = found.cut(steps)
-            # a tree of as many nodes as SGLang scores, the fewest that hold topk children of each kept node
-            trees[Setting(steps, k, candidates(steps, k))] = (cut.counts.accept_length, _drawn(cut))
-    result = tuned(case, model, trees)
-    notes_of_trees = (
-        ["trees: at most so much, as if every node had all its children; no tree is called best"] if trees else []
-    )
+    result = tuned(case, model)
     base = case.baseline
     plain = base.tokens / base.seconds if base and base.seconds and base.tokens else None
     rows = [{
         "steps": r.setting.steps, "topk": r.setting.topk, "draft_tokens": r.setting.draft_tokens,
         "accept_length": r.accept_length, "round_cost": r.round_cost, "speedup": r.speedup.value,
-        "low": r.speedup.low, "high": r.speedup.high, "bound": r.setting.topk > 1, "best": r is result.best,
+        "low": r.speedup.low, "high": r.speedup.high, "best": r is result.best,
         "tokens_per_second": plain * r.speedup.value if plain else None, "flags": flag_words(case, r.setting),
     } for r in result.rows]  # fmt: skip
     law = f"{model.law}, in plain steps" if model.chains else model.law
@@ -132,32 +113,30 @@ def tuning(case: Case, given: str = "") -> dict[str, Any]:
         *(f"assumed: {text}" for text in model.assumed),
         *(f"not identified: {text}" for text in model.missing),
     ]
-    notes += notes_of_trees
+    if any(r.setting.topk > 1 for r in result.rows):
+        notes.append("trees: SGLang's, by reading its source, not run")
+        if chains_only(case):
+            notes.append("no tree is called best: the run's engine is not SGLang")
     notes += [f"to be sure, give {text}" for text in model.asks]
     best = None
     if result.best is not None:
-        best = {"steps": result.best.setting.steps, "topk": result.best.setting.topk}
+        best = vars(result.best.setting)
         if result.chosen == result.chosen:
             notes.append(f"the best setting is so in {result.chosen:.0%} of the draws of samples")
-    return {"rows": rows, "best": best, "notes": notes, "law": law}
+    framed = "the best chain" if chains_only(case) else "the best setting"
+    return {"rows": rows, "best": best, "notes": notes, "law": law, "framed": framed}
 
 
 def tuning_picture(case: Case, given: str = "") -> dict[str, Any]:
     """What the heat map takes of `tuning`."""
     found = tuning(case, given)
-    return {key: found[key] for key in ("rows", "best", "law")}
+    return {key: found[key] for key in ("rows", "best", "law", "framed")}
 
 
 def tuning_table(case: Case, given: str = "") -> dict[str, Any]:
     """What the table takes of `tuning`."""
     found = tuning(case, given)
     return {key: found[key] for key in ("rows", "notes")}
-
-
-def _drawn(found: Evaluation) -> Any:
-    draws = Draws(list(found.parts))
-    counts = {name: part.counts for name, part in found.parts.items()}
-    return draws.drawn(counts).length if len(found.parts) >= FEWEST else draws.weights[:0, 0]
 
 
 def kinds(case: Case, names: Iterable[str]) -> dict[str, list[str]]:
