@@ -1,28 +1,27 @@
-"""The command line: report, check, forward, compare, slice-target."""
+"""The command line: report, check, forward, serve-as, compare, slice-target."""
 
 from __future__ import annotations
 
 import argparse
 import errno
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import eagle3lab
 from eagle3lab import exported, slicing
-from eagle3lab.acceptance import Evaluation, definition
 from eagle3lab.bars import bar
 from eagle3lab.case import Case, open_case
 from eagle3lab.casefile import find_case, read_case
-from eagle3lab.checks import CODES, STAGES, inputs
+from eagle3lab.checks import STAGES
 from eagle3lab.console import say, say_json
+from eagle3lab.dialects import ENGINES
 from eagle3lab.errors import BadCase, BadOption, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.reading import Reading
-from eagle3lab.records import Finding, Interpretation, Severity, by_severity, worst
-from eagle3lab.views import compare
+from eagle3lab.records import Severity, by_severity, worst
+from eagle3lab.views import compare, served
+from eagle3lab.views.checked import check_json
 
 DONE, BROKEN, USAGE, GATE = 0, 1, 2, 3
 
@@ -88,6 +87,16 @@ def _parser() -> argparse.ArgumentParser:
     forward.add_argument("-o", "--out", required=True, metavar="FILE", help="a .safetensors file")
     forward.set_defaults(command=_forward)
 
+    serve = commands.add_parser(
+        "serve-as", help="how each engine would read the checkpoint, and the accept length that gives"
+    )
+    serve.add_argument("case", metavar="CASE")
+    known = f"{', '.join(ENGINES)}; with a version: 'sglang 0.5.9' (repeatable; default: all)"
+    serve.add_argument("--engine", action="append", default=[], metavar="ENGINE", help=known)
+    serve.add_argument("--json", action="store_true", help="for machines")
+    serve.add_argument("--device", default="cpu")
+    serve.set_defaults(command=_serve_as)
+
     pair = commands.add_parser("compare", help="two cases, or two readings of one, on the same positions")
     pair.add_argument("paths", nargs="+", metavar="PATH", help="two cases; or a case and one or two readings (.json)")
     pair.add_argument("--steps", type=int, default=0, metavar="K", help="default: as the serving run")
@@ -129,7 +138,7 @@ def _check(options: argparse.Namespace) -> int:
     case.track = bar("statistics") if sys.stderr.isatty() else None
     findings = case.findings(*options.stage)
     if options.json:
-        say_json(_check_json(case, findings, options.stage), sys.stdout)
+        say_json(check_json(case, findings, options.stage), sys.stdout)
     else:
         from eagle3lab import tables
 
@@ -140,87 +149,14 @@ def _check(options: argparse.Namespace) -> int:
     return GATE if gate is not None and findings and worst(findings).rank <= gate.rank else DONE
 
 
-def _check_json(case: Case, findings: list[Finding], stages: Sequence[str]) -> dict[str, Any]:
-    initials = {stage[0].upper() if stage != "serving" else "E" for stage in stages or STAGES}
-    return {
-        "schema": 1,
-        "case": case.file.path.name if case.root == Path() else f"{case.root.name}/{case.file.path.name}",
-        "title": case.title,
-        "checked": sorted(code for code in CODES if code[0] in initials | {"C"}),
-        "findings": [f.to_dict() for f in by_severity(findings)],
-        "readings": _readings(case),
-    }
-
-
-def _readings(case: Case) -> dict[str, Any]:
-    """Configured, trained, fitted and served readings; one that cannot be had is null."""
-
-    def fitted() -> dict[str, Any] | None:
-        try:
-            scan = case.scan
-        except LabError:
-            return None
-        return _reading(case, scan.fitted) | {
-            "ties": [
-                *({k: v[1] for k, v in scan.fitted.diff(tie).items()} for tie in scan.ties),
-                *({entry.field: value} for entry in scan.open if not entry.same for value in entry.values),
-            ],
-            "undetermined": list(scan.undetermined),
-            "margin": {
-                "value": _number(scan.margin.value),
-                "low": _number(scan.margin.low),
-                "high": _number(scan.margin.high),
-            },
-        }
-
-    def of(found: Interpretation | None) -> dict[str, Any] | None:
-        return None if found is None or found.reading is None else _reading(case, found.reading)
-
-    return {
-        "configured": of(case.attempt("configured")),
-        "trained": of(case.attempt("trained") if case.file.program else None),
-        "fitted": fitted(),
-        "served": {name: of(found) for name, found in (case.attempt("everyone") or {}).items()},
-    }
-
-
-def _reading(case: Case, reading: Reading) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "reading": reading.to_dict(),
-        "ties": [],
-        "undetermined": [],
-        "margin": None,
-        "correct": None,
-        "scored": None,
-        "accuracy": None,
-        "accept_length": None,
-    }
-    try:
-        return found | _measured(case.evaluate(reading))
-    except LabError as error:
-        return found | {"blocked": inputs.shown(str(error), case.root, inputs.places(case.file))}
-
-
-def _measured(found: Evaluation) -> dict[str, Any]:
-    length, c = found.length, found.counts
-    return {
-        "correct": list(c.correct),
-        "scored": list(c.scored),
-        "accuracy": [_number(a) for a in c.accuracy],
-        "accept_length": {
-            "value": _number(length.value),
-            "low": _number(length.low),
-            "high": _number(length.high),
-            "rounds": c.rounds,
-            "accepted": c.accepted,
-            "per_position": [_number(p) for p in c.cumulative],
-            "definition": definition(found.steps),
-        },
-    }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _serve_as(options: argparse.Namespace) -> int:
+    case = open_case(options.case, device=options.device, progress=_say)
+    found = served.serve_as(case, options.engine)
+    if options.json:
+        say_json(found, sys.stdout)
+    else:
+        say(served.in_words(found), sys.stdout)
+    return DONE
 
 
 def _forward(options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eagle3lab import checks, scancache
-from eagle3lab.acceptance import Evaluation, TreeShape
+from eagle3lab.acceptance import Choice, Evaluation, TreeShape
 from eagle3lab.casefile import CaseFile, find_case, read_case
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES, resolve
@@ -261,6 +261,10 @@ class Case:
     def evaluate_trees(self, reading: Reading, shapes: Sequence[TreeShape]) -> list[Evaluation]:
         """What trees accept under ``reading``, on as many headline samples as time allows (`Evaluations.trees`)."""
         return self.evaluations.trees(reading, shapes)
+
+    def choice(self, reading: Reading) -> tuple[Choice, str]:
+        """The recorded text against the target's own greedy choice (`Evaluations.choice`)."""
+        return self.evaluations.choice(reading)
 
     def reports(self, run: ServingRun) -> list[EngineReport]:
         """What the run's files say, best evidence first; [] for an unknown engine or a run without files."""

@@ -27,7 +27,7 @@ TABLES: dict[str, dict[str, str]] = {
 SERVING = {
     "name": _TEXT, "engine": _TEXT, "version": _TEXT, "runner": _TEXT, "aux_ids": _LIST, "steps": _COUNT,
     "topk": _COUNT, "draft_tokens": _COUNT, "log": _TEXT, "metrics": _LIST, "responses": _TEXT, "seconds": _NUMBER,
-    "tokens": _COUNT, "dump": "a table",
+    "tokens": _COUNT, "dump": "a table", "temperature": _NUMBER,
 }  # fmt: skip
 
 
@@ -208,6 +208,8 @@ def _serving_faults(runs: Any) -> list[str]:
         ]
         if isinstance(run.get("steps"), int) and run["steps"] < 0:
             faults.append(f"{where} steps: {run['steps']} is below 0 (0 is a run without speculation)")
+        if isinstance(run.get("temperature"), int | float) and not 0 <= run["temperature"] < float("inf"):
+            faults.append(f"{where} temperature: {run['temperature']} is below 0 or not finite (0 is greedy)")
         faults += _dump_faults(where, run.get("dump"))
         names.append(run.get("name", f"run {i + 1}"))
     twice = sorted({n for n in names if names.count(n) > 1}, key=str)

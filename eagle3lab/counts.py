@@ -142,6 +142,7 @@ class EngineReport:
         lengths: each request's own accept length, bonus included, empty when not said.
         mean_of_means: the plain mean over requests that the file itself gives, None when it gives none.
         flaws: what is wrong with the files as evidence, each with its sentence.
+        remarks: what they say of the engine's settings and weights, which no number leaves out.
     """
 
     engine: str
@@ -163,6 +164,7 @@ class EngineReport:
     lengths: tuple[float, ...] = ()
     mean_of_means: float | None = None
     flaws: tuple[tuple[Flaw, str], ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def accept_length(self) -> float | None:
@@ -201,6 +203,7 @@ class ServingRun:
         seconds: wall time of the run, None when unknown.
         tokens: tokens generated in it, None when unknown.
         dump: states the engine recorded: ``{"path": …, "boundaries": […]}``, empty when none.
+        temperature: at which the run sampled; 0 is greedy, and taken where nothing is said.
     """
 
     name: str
@@ -217,6 +220,7 @@ class ServingRun:
     seconds: float | None = None
     tokens: int | None = None
     dump: Mapping[str, Any] = field(default_factory=dict)
+    temperature: float = 0.0
 
     @property
     def speculative(self) -> bool:

@@ -78,6 +78,16 @@ class Layer:
         dims = (self.heads.key_dim, self.heads.value_dim)
         self.prefix = Prefix(self.heads.kv_heads, rows, dims, dtype, model.device)
         self.tap: Tap = lambda name, value: None
+        self.cache: torch.dtype | None = None
+
+    def keys_values(self, x: Tensor, turn: Pair) -> Pair:
+        """What a cache gives back of the keys and values of ``x``: in fp8 rounded, cut off at its largest number."""
+        pair = self.heads.keys_values(x, *turn)
+        if self.cache is None:
+            return pair
+        most = torch.finfo(self.cache).max
+        keys, values = (part.clamp(-most, most).to(self.cache).to(part.dtype) for part in pair)
+        return keys, values
 
     def enter(self, hidden: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
         """State and normed embedding, each [R, H] → what attention takes [R, 2H or H], and the residual."""
@@ -170,7 +180,7 @@ class Decoder:
             turn = self.turn[0][block], self.turn[1][block]
             for layer in self.layers:
                 x, residual = layer.enter(hidden, embedded(block))
-                layer.prefix.fill(block.start, layer.heads.keys_values(x, *turn))
+                layer.prefix.fill(block.start, layer.keys_values(x, turn))
                 if layer is not self.layers[-1]:
                     hidden = layer.leave(x, residual, rows, turn, [])
             inside = slice(*torch.searchsorted(chosen, torch.tensor([block.start, block.stop], device=chosen.device)))
@@ -186,7 +196,7 @@ class Decoder:
                 continue
             x, residual = layer.enter(hidden, embedded)
             if step:
-                keys.append(layer.heads.keys_values(x, *turn))
+                keys.append(layer.keys_values(x, turn))
             hidden = layer.leave(x, residual, chains.rows, turn, keys)
         return hidden
 

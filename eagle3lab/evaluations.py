@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from eagle3lab.acceptance import Evaluation, TreeShape, evaluate, evaluate_trees, first_within, tree_cost, words_of
+from eagle3lab.acceptance import (
+    Choice,
+    Evaluation,
+    TreeShape,
+    against_choice,
+    evaluate,
+    evaluate_trees,
+    first_within,
+    head_cost,
+    tree_cost,
+    words_of,
+)
 from eagle3lab.counts import ServingRun
 from eagle3lab.errors import LabError
 from eagle3lab.model import Model
@@ -44,6 +55,7 @@ class Evaluations:
         self.source = source
         self.chains: dict[tuple[Reading, tuple[str, ...], str], Evaluation] = {}
         self._trees: dict[tuple[Reading, tuple[TreeShape, ...]], list[Evaluation]] = {}
+        self._choices: dict[Reading, tuple[Choice, str]] = {}
 
     def chain(self, reading: Reading, steps: int, names: Sequence[str], fed: str) -> Evaluation:
         """`evaluate` on ``names`` (the headline samples when empty), 0 ``steps`` for the case's own K."""
@@ -92,3 +104,19 @@ class Evaluations:
                     found[shape] = one
             self._trees[key] = [found[shape] for shape in shapes]
         return self._trees[key]
+
+    def choice(self, reading: Reading) -> tuple[Choice, str]:
+        """The headline's text against the target's own greedy choice, and which samples were afforded, in words.
+
+        Raises:
+            LabError: no final state, or no target head that fits, or no sample can be run.
+        """
+        if reading not in self._choices:
+            case = self.source
+            parts = list(self.chain(reading, 0, (), "recorded").parts.values())
+            chosen = first_within(parts, lambda part: head_cost(case.model, case.samples[part.sample]))
+            found = Choice(0, 0, 0, 0, 0, 0, 0)
+            for part in chosen:
+                found = found + against_choice(case.model, case.samples[part.sample], reading, part)
+            self._choices[reading] = found, words_of(chosen, parts)
+        return self._choices[reading]

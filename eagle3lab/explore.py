@@ -7,7 +7,7 @@ state in the notebook that a shared report would then depend on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from IPython.display import display
@@ -15,8 +15,7 @@ from IPython.display import display
 from eagle3lab import plots, tables, views
 from eagle3lab.case import Case
 from eagle3lab.errors import LabError
-from eagle3lab.neighbours import variants
-from eagle3lab.reading import Aux, show
+from eagle3lab.reading import show
 from eagle3lab.stats import histogram
 
 FORCE = "EAGLE3LAB_WIDGETS"
@@ -26,7 +25,7 @@ FRONT_ENDS = ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
 """Set for kernels that Jupyter, VS Code or Colab started; papermill's and nbclient's kernels have none of them."""
 
 ALL = "all headline samples"
-AS_FITTED = "as fitted"
+START = "start_from"
 
 Choice = tuple[Sequence[Any], Any]
 """Options and the one to start from."""
@@ -38,12 +37,19 @@ def has_front_end() -> bool:
     return forced == "1" if forced in ("0", "1") else any(os.environ.get(name) for name in FRONT_ENDS)
 
 
-def explore(draw: Callable[..., Sequence[Any]], interactive: bool, **choices: Choice) -> None:
+def explore(
+    draw: Callable[..., Sequence[Any]],
+    interactive: bool,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+    /,
+    **choices: Choice,
+) -> None:
     """Shows ``draw`` for a choice of its arguments.
 
     Args:
         draw: takes the choices by name, returns the objects to display.
         interactive: the notebook's ``INTERACTIVE``.
+        presets: name → choices that are set together; a further control, which then redraws once.
         choices: options and start of each argument; a ``range`` becomes a slider, everything else a dropdown.
     """
     if not (interactive and has_front_end()):
@@ -53,15 +59,37 @@ def explore(draw: Callable[..., Sequence[Any]], interactive: bool, **choices: Ch
 
     controls = {name: _control(widgets, name, options, start) for name, (options, start) in choices.items()}
 
+    setting: set[str] = set()
+    begin = _preset(widgets, presets, controls, setting) if presets else {}
+
     def redraw(**values: Any) -> None:
+        if setting:  # half-way from one preset to another
+            return
         try:
-            display(*draw(**values))
+            display(*draw(**{name: value for name, value in values.items() if name in controls}))
         except LabError as error:
             display(tables.facts([("not possible", str(error))]))
 
-    shown = widgets.interactive_output(redraw, controls)
-    row = widgets.HBox(list(controls.values()), layout=widgets.Layout(flex_flow="row wrap"))
+    shown = widgets.interactive_output(redraw, {**controls, **begin})
+    everything = [*begin.values(), *controls.values()]
+    row = widgets.HBox(everything, layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
     display(widgets.VBox([row, shown]))
+
+
+def _preset(
+    widgets: Any, presets: Mapping[str, Mapping[str, Any]], controls: Mapping[str, Any], setting: set[str]
+) -> dict[str, Any]:
+    """A control that sets the others; made before they are observed, so that it is the last to redraw."""
+    begin = _control(widgets, START, list(presets), next(iter(presets)))
+
+    def put(change: Any) -> None:
+        setting.add(START)
+        for name, value in presets[change["new"]].items():
+            controls[name].value = value
+        setting.clear()
+
+    begin.observe(put, "value")
+    return {START: begin}
 
 
 def _control(widgets: Any, name: str, options: Sequence[Any], start: Any) -> Any:
@@ -75,7 +103,13 @@ def _control(widgets: Any, name: str, options: Sequence[Any], start: Any) -> Any
             description=label,
             continuous_update=False,
         )
-    return widgets.Dropdown(options=list(options), value=start, description=label)
+    return widgets.Dropdown(
+        options=list(options),
+        value=start,
+        description=label,
+        style={"description_width": "initial"},
+        layout=widgets.Layout(width="max-content", margin="2px 14px 2px 2px"),
+    )
 
 
 def tensor(case: Case, interactive: bool) -> None:
@@ -112,44 +146,31 @@ def states(case: Case, interactive: bool, sample: str = "") -> None:
     explore(draw, interactive, sample=(names, sample or case.sample().name))
 
 
-def wiring(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> None:
-    """Accuracy and accept length of a reading set by hand: a dropdown a slot of fc, one for all else (notebook 04)."""
+def by_hand(case: Case, interactive: bool, sample: str = "", steps: int = 0) -> None:
+    """A reading set by hand, beside the fitted and the configured one: every field at once (notebook 04)."""
     one = case.sample(sample)
-    held = list(one.boundaries)
-    start: Aux = case.aux or case.fitted.aux
-    slots: dict[str, Choice] = {f"slot_{i}": (held, b if b in held else held[0]) for i, b in enumerate(start)}
+    fields = views.fields_of(case, one)
     names = [*case.samples, ALL]
-    changes = {AS_FITTED: case.fitted} | {
-        case.fitted.words(other): other for other in variants(case.model, case.fitted)
-    }
+    starts = views.presets(case, fields)
+    begin = starts.get("fitted") or {name: next(iter(values)) for name, values in fields.items()}
+    if case.aux and len(case.aux) == len(case.fitted.aux):
+        begin |= {f"slot_{i}": show(b) for i, b in enumerate(case.aux) if show(b) in fields.get(f"slot_{i}", {})}
+    choices: dict[str, Choice] = {name: (list(values), begin[name]) for name, values in fields.items()}
 
-    def draw(sample: str, change: str, **chosen: int) -> list[Any]:
-        aux = tuple(chosen[f"slot_{i}"] for i in range(len(slots)))
-        reading = changes[change].replace(aux=aux)
-        found = case.evaluate(reading, steps, () if sample == ALL else [sample])
-        label = f"boundaries {show(aux)}"
-        told = words(case, aux) + ("" if change == AS_FITTED else f"; {change}")
+    def draw(sample: str, **chosen: str) -> list[Any]:
+        reading = views.by_hand(case, fields, chosen)
+        which = () if sample == ALL else [sample]
+        found = {f"by hand, boundaries {show(reading.aux)}": case.evaluate(reading, steps, which)}
+        found |= views.both(case, steps, which)
+        counts = next(iter(found.values())).counts
         return [
-            tables.acceptance([views.acceptance_row(label, found)], definition=f"{sample}; {told}"),
-            plots.accuracy_by_step(
-                {label: found.counts.accuracy}, n=found.counts.scored, training=case.file.accuracy or None
-            ),
-        ]
+            tables.facts(views.differences(case, reading)),
+            tables.acceptance([views.acceptance_row(label, e) for label, e in found.items()], definition=sample),
+            plots.accuracy_by_step({label: e.counts.accuracy for label, e in found.items()}, n=counts.scored,
+                                   training=case.file.accuracy or None),
+        ]  # fmt: skip
 
-    explore(draw, interactive, sample=(names, one.name), change=(list(changes), AS_FITTED), **slots)
-
-
-def words(case: Case, aux: Aux) -> str:
-    """How a wiring differs from the configured and from the fitted one."""
-    configured = case.configured.reading
-    parts = []
-    for name, other in (("configured", configured.aux if configured else None), ("fitted", case.fitted.aux)):
-        if other == aux:
-            parts.append(f"this is the {name} wiring")
-        elif other is not None and len(other) == len(aux):
-            slots = [f"slot {i}: {b} instead of {a}" for i, (a, b) in enumerate(zip(other, aux, strict=True)) if a != b]
-            parts.append(f"against the {name} one, {'; '.join(slots)}")
-    return "; ".join(parts)
+    explore(draw, interactive, starts, sample=(names, one.name), **choices)
 
 
 def predictions(case: Case, interactive: bool, sample: str = "", steps: int = 0, count: int = 10) -> None:

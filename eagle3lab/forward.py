@@ -57,6 +57,7 @@ def rollout(
     probabilities: bool = True,
     accepted_only: bool = False,
     tap: Tap | None = None,
+    cache: torch.dtype | None = None,
 ) -> Rollout:
     """K draft steps from every row of a sample.
 
@@ -78,6 +79,8 @@ def rollout(
             accept length depends on. Step k then holds just these rows, perhaps none.
         tap: shown what each module gives, as ``stepK.`` and its name (``fc``, ``layers.0.self_attn``, ``norm`` …);
             in blocks where the text is long.
+        cache: number format that keys and values are kept in, fp8 without scales (vLLM's ``--kv-cache-dtype fp8`` and
+            SGLang's, where a checkpoint brings none); None for that of the arithmetic.
 
     Returns:
         the rollout; step k holds the given rows up to T-1-shift-k.
@@ -87,6 +90,7 @@ def rollout(
         Blocked: a state, embedding or head is not in the files given.
     """
     run = _Run(model, sample, reading, steps, fed, keep, accepted_only, tap)
+    run.cache = cache
     chosen = run.everything if rows is None else rows.to(model.device)
     chosen = chosen[chosen < run.count]
     if not len(chosen):
@@ -114,6 +118,7 @@ class _Run:
         self.model, self.sample, self.reading, self.steps = model, sample, reading, steps
         self.fed, self.keep, self.accepted_only = fed, keep, accepted_only
         self.tap, self.now = tap, 0
+        self.cache: torch.dtype | None = None
         self.dtype: torch.dtype = getattr(torch, reading.dtype)
         self.count = max(sample.length - reading.shift, 0)  # rows at step 0
         self.everything = torch.arange(self.count, device=model.device)
@@ -124,8 +129,9 @@ class _Run:
     def prepare(self) -> None:
         """The recorded tokens' normed embeddings, each token once [U, H], and where row t finds its own."""
         self.decoder = Decoder(self.model, self.reading, self.count, self.steps, self.dtype)
-        if self.tap:
-            for layer in self.decoder.layers:
+        for layer in self.decoder.layers:
+            layer.cache = self.cache
+            if self.tap:
                 layer.tap = self._show
         # step k of row t joins token t + shift + k, so every later token is joined by some row
         unique, self.place = self.tokens[self.reading.shift :].unique(return_inverse=True)

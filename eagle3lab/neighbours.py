@@ -34,6 +34,24 @@ def variants(model: Model, r: Reading) -> Iterator[Reading]:
             yield other
 
 
+def guesses(model: Model, r: Reading) -> Iterator[Reading]:
+    """Readings one field away that no file states: RoPE bases about the current one, scalings of common use.
+
+    They are tried last, and are of no account where they merely do as well.
+    """
+    bases = [r.rope.base * factor for factor in (0.25, 0.5, 2.0, 4.0)]
+    scalings: list[tuple[tuple[str, object], ...]] = [(("factor", f), ("rope_type", "linear")) for f in (2.0, 4.0, 8.0)]
+    limit = r.rope.limit or 8192
+    scalings.append((("factor", 4.0), ("original_max_position_embeddings", max(limit // 4, 1)), ("rope_type", "yarn")))
+    scalings.append((("factor", 8.0), ("high_freq_factor", 4.0), ("low_freq_factor", 1.0),
+                     ("original_max_position_embeddings", 8192), ("rope_type", "llama3")))  # fmt: skip
+    ropes = [replace(r.rope, base=base) for base in bases]
+    if not r.rope.scaling:
+        ropes += [replace(r.rope, scaling=scaling) for scaling in scalings]
+    known = {r, *variants(model, r)}
+    yield from (other for rope in ropes if (other := r.replace(rope=rope)) not in known)
+
+
 def optional_groups(model: Model) -> dict[str, frozenset[str]]:
     """Kind → the file's tensors of it: what a program may leave unused in silence."""
     names = [n for n in model.draft.stored if not n.endswith(("layernorm.weight", "_a_norm.weight"))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -18,6 +20,24 @@ from eagle3lab.records import Sample
 
 MOST_READ = 64
 """Samples that the headline numbers read; of a larger folder an even spread, and the findings say so."""
+
+CHUNK = 4096
+"""Rows looked at at once."""
+
+
+@dataclass(frozen=True)
+class Flaws:
+    """What of one sample no number may stand on.
+
+    Attributes:
+        held: its boundaries.
+        kept: rows before a padded tail, T where there is none.
+        by_boundary: boundary → the finding that condemns it, S002 or S007.
+    """
+
+    held: frozenset[int]
+    kept: int
+    by_boundary: dict[int, str]
 
 
 class Samples(Mapping[str, Sample]):
@@ -86,10 +106,38 @@ class Samples(Mapping[str, Sample]):
         Args:
             width: Ht that the draft takes; S008 names the samples of another.
             wanted: boundaries as configured; S010 names the samples without them, S002 those with NaN.
+
+        Returns:
+            samples without the boundaries that are `condemned`, and without a padded tail's rows.
         """
-        samples = [s for s in map(self.readable, self.headline) if s is not None and s.finite]
+        wanted = wanted - set(self.condemned)
+        samples = []
+        for name, flaws in self._flaws.items():
+            sample = self.readable(name)
+            if sample is not None and not set(flaws.by_boundary) - set(self.condemned):
+                samples.append(_without(sample, flaws.kept, set(self.condemned)))
+        samples = [s for s in samples if s.states]
         fitting = [s for s in samples if s.width == width] or samples
         return [s for s in fitting if wanted <= set(s.states)] or fitting
+
+    @cached_property
+    def condemned(self) -> dict[int, str]:
+        """Boundaries that most headline samples hold unsound → the finding that says so, S002 or S007.
+
+        A boundary that is unsound in a few samples only costs these samples, see `searchable`.
+        """
+        out: dict[int, str] = {}
+        held = [f.held for f in self._flaws.values()]
+        for b in sorted(frozenset().union(*held)):
+            codes = [f.by_boundary[b] for f in self._flaws.values() if b in f.by_boundary]
+            if 2 * len(codes) > sum(b in mine for mine in held):
+                out[b] = max(codes, key=codes.count)
+        return out
+
+    @cached_property
+    def _flaws(self) -> dict[str, Flaws]:
+        """The readable headline samples; all their states are read."""
+        return {s.name: flaws(s) for s in map(self.readable, self.headline) if s is not None}
 
     def file(self, name: str) -> Path:
         """The file of sample ``name``."""
@@ -111,6 +159,50 @@ class Samples(Mapping[str, Sample]):
             return reader.count(content) if reader and reader.count else None if reader else 0
         except BadFile:
             return 0
+
+
+def flaws(sample: Sample) -> Flaws:
+    """What of ``sample`` is not finite, zero in more than one row, or the same tensor as another boundary.
+
+    Zeros that end a text are cut off with their rows while half of it is left: only what comes before is judged.
+    """
+    bad: dict[int, str] = {}
+    empty: dict[int, torch.Tensor] = {}
+    for b, state in sample.states.items():
+        largest = torch.cat([part.abs().amax(1) for part in state.split(CHUNK)])  # [T]; NaN stays NaN
+        empty[b] = largest == 0
+        if not bool(largest.isfinite().all()):
+            bad[b] = "S002"
+    kept = min((_before_tail(rows) for rows in empty.values()), default=sample.length)
+    kept = kept if 2 * kept >= sample.length else sample.length
+    bad |= {b: "S002" for b, rows in empty.items() if int(rows[:kept].sum()) > 1}
+    left = [b for b in sample.boundaries if b not in bad]
+    twins = {b for b in left for c in left if b != c and _same(sample.states[b], sample.states[c])}
+    if twins != set(sample.states):  # all of them the same: no wiring differs from another, and the search says so
+        bad |= dict.fromkeys(twins, "S007")
+    return Flaws(frozenset(sample.states), kept, bad)
+
+
+def _before_tail(empty: torch.Tensor) -> int:
+    """Rows before the zeros that end a text; a single one of them can be legitimate."""
+    told = torch.nonzero(~empty)
+    kept = int(told[-1]) + 1 if len(told) else len(empty)
+    return kept if len(empty) - kept > 1 else len(empty)
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a[:4], b[:4]) and torch.equal(a, b)
+
+
+def _without(sample: Sample, kept: int, condemned: set[int]) -> Sample:
+    """The first ``kept`` positions, without condemned boundaries (views)."""
+    return replace(
+        sample,
+        input_ids=sample.input_ids[:kept],
+        loss_mask=sample.loss_mask[:kept],
+        states={b: state[:kept] for b, state in sample.states.items() if b not in condemned},
+        final=None if sample.final is None else sample.final[:kept],
+    )
 
 
 def spread(names: Sequence[str], most: int) -> list[str]:

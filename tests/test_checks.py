@@ -79,6 +79,7 @@ STATIC = {
     "the target's layers": ("W004", WARN, config(num_hidden_layers=36), "1"),
     "tied with a head": ("W004", WARN, config(tie_word_embeddings=True), "true"),
     "another vocab_size": ("W004", WARN, config(vocab_size=100), "100"),
+    "two nulls": ("W004", FAIL, config(use_cache=None, num_key_value_heads=None), "null"),
     "two ids": ("W005", FAIL, config(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3]}), "[1, 3]"),
     "two lists": ("W005", WARN, config(eagle_aux_hidden_state_layer_ids=[2, 4, 5]), "[2, 4, 5]"),
     "no ids": ("W005", INFO, config(eagle_config=...), "no ids"),
@@ -130,6 +131,13 @@ def test_the_q_proj_case_is_explained_in_words(folder):
     (traced,) = found(folder, "forward", "F001")
     assert traced.severity == FAIL
     assert "1. the weight takes H = 16" in traced.remedy
+
+
+def test_null_fields_are_counted_and_given_their_values(folder):
+    config(use_cache=None, num_key_value_heads=None)(folder)
+    (bad,) = [f for f in found(folder, "weights", "W004") if f.severity == FAIL]
+    assert bad.title == "2 null fields: num_key_value_heads, use_cache"
+    assert "set num_key_value_heads to 2, use_cache to true" in bad.remedy
 
 
 def test_an_eagle_1_fc_is_named(folder):
@@ -295,7 +303,8 @@ def test_f007_compares_with_trainings_figure(folder):
 
 
 def test_f004_says_which_neighbours_cannot_be_told_apart(folder):
-    samples(lambda t: t.update({"h.5": t["h.4"].clone()}))(folder)
+    noise = torch.Generator().manual_seed(0)
+    samples(lambda t: t.update({"h.5": t["h.4"] + 1e-4 * torch.randn(t["h.4"].shape, generator=noise)}))(folder)
     (one,) = found(folder, "forward", "F004")
     assert one.severity == Severity.UNDETERMINED
     assert "4, 5" in one.title

@@ -153,6 +153,25 @@ def test_a008_says_when_float16_overflows(tmp_path):
     assert "not finite in float16" in hits[0].title
 
 
+def test_a008_says_when_an_fp8_cache_costs(tmp_path):
+    """Keys of 2,000 times their size under queries of as much less are the same draft, but not to e4m3, which ends at 448."""
+    folder = tiny.write_case(tmp_path).parent
+
+    def louder(tensors):
+        tensors["midlayer.self_attn.k_proj.weight"] *= 2048.0
+        tensors["midlayer.self_attn.q_proj.weight"] /= 2048.0
+
+    (file,) = (folder / "draft").glob("*.safetensors")
+    tiny.edit(file, louder)
+    case = open_case(folder)
+    found = {f.dtype: f for f in precision.flips(case, Reading(aux=tiny.AUX), [case.samples[n] for n in case.samples])}
+    assert list(found) == list(precision.FORMATS)
+    assert found["bfloat16"].flips <= 2
+    assert found["bfloat16 with an fp8 e4m3 cache"].flips > 5 * max(found["bfloat16 with an fp8 e5m2 cache"].flips, 1)
+    assert "--kv-cache-dtype auto" in precision._instead([found["bfloat16 with an fp8 e4m3 cache"]])
+    assert "float32" in precision._instead(list(found.values()))
+
+
 def test_a008_reads_a_bounded_part(tmp_path, monkeypatch):
     folder = tiny.write_case(tmp_path).parent
     case = open_case(folder)
@@ -167,7 +186,7 @@ def test_a008_reads_a_bounded_part(tmp_path, monkeypatch):
     monkeypatch.setattr(precision, "TEXT", 30)
     precision.check(case, Reading(aux=tiny.AUX), [case.sample(), case.sample("second")] * 4)
     assert set(seen) == {30}
-    assert len(seen) == 2 * 3 + 1
+    assert len(seen) == 2 * 5 + 1
 
 
 def test_a009_warns_of_a_state_that_grows(tmp_path):

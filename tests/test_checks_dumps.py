@@ -1,15 +1,16 @@
-"""What a dump does not say, and what reading it took, becomes a finding: S011 to S016."""
+"""What a dump does not say, and what reading it took, becomes a finding: S011 to S016; wrong rows of an engine's: E011."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
 
-from eagle3lab import open_case
+from eagle3lab import open_case, views
 from eagle3lab.checks import dumps
 from eagle3lab.records import Finding, Severity
 
@@ -134,3 +135,79 @@ def test_s016_says_that_an_even_spread_is_read(tmp_path, monkeypatch):
     opened = open_case(folder)
     assert opened.samples.headline == ["s0", "s2", "s5", "s8"]
     assert opened.samples["s4"].length == 40  # still there by name
+
+
+ENGINE = 'dump = { path = "engine", boundaries = [2, 4, 5] }\n'
+
+
+def engine(folder: Path, *changes: Callable[[tiny.Tensors], object]) -> Path:
+    """A case whose engine recorded its first samples' texts, the i-th changed by ``changes[i]``."""
+    tiny.write_case(folder, tiny.TOML + tiny.RUN + ENGINE)
+    for i, change in enumerate(changes):
+        tensors = tiny.sample_tensors(11 + i)
+        change(tensors)
+        kept = {name: t for name, t in tensors.items() if name in ("input_ids", "loss_mask", "h.2", "h.4", "h.5")}
+        tiny.write_sample(folder / "engine" / f"request_{i}.safetensors", kept)
+    return folder
+
+
+def e011(folder: Path) -> Finding:
+    (one,) = [f for f in open_case(folder).findings("serving") if f.code == "E011"]
+    return one
+
+
+def wrong(rows: list[int], *slots: str) -> Callable[[tiny.Tensors], None]:
+    """Rows of another text in these slots."""
+
+    def change(tensors: tiny.Tensors) -> None:
+        for slot in slots:
+            tensors[slot][rows] = tiny.sample_tensors(77)[slot][rows]
+
+    return change
+
+
+def sound(tensors: tiny.Tensors) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("rows", "severity", "words"),
+    [
+        ([i for i in range(40) if i % 5 < 2], Severity.FAIL, "in 24 of 40 rows, not in 16 (40%); 2 rows of every 5"),
+        (list(range(12, 28)), Severity.FAIL, "in 24 of 40 rows, not in 16 (40%); rows 12 … 27: nothing of this text"),
+        (list(range(1, 40, 2)), Severity.FAIL, "in 20 of 40 rows, not in 20 (50%); 1 row of every 2 from row 1"),
+        ([9], WARN, "in 39 of 40 rows, not in 1 (2%); row 9: nothing of this text"),
+    ],
+)
+def test_e011_tells_rows_that_a_median_hides(tmp_path, rows, severity, words):
+    one = e011(engine(tmp_path, wrong(rows, "h.4")))
+    assert one.severity == severity and one.title.startswith(f"slot 4 of request_0: boundary 4 {words}"), one.title
+    assert "slots are" not in one.title and one.remedy
+
+
+def test_e011_names_the_worst_slot_and_the_picture_shows_its_text(tmp_path):
+    folder = engine(tmp_path, wrong([4, 5, 6], "h.2"), wrong(list(range(20, 32)), "h.2", "h.5"))
+    one = e011(folder)
+    assert one.title.startswith("slot 2 of request_1: boundary 2 in 28 of 40 rows")
+    assert one.title.endswith("; 3 of 6 slots are mixed")
+    shown = views.dump_errors(open_case(folder))
+    assert shown["name"] == "request_1" and list(shown["series"]) == list(shown["cosines"]) == [2, 4, 5]
+    cosines = dict(shown["cosines"][2])
+    assert len(cosines) == 40 and cosines[0] == pytest.approx(1) and cosines[20] < 0.95
+    assert [row["wrong"] for row in views.dump_rows(open_case(folder))] == [3, 0, 0, 12, 0, 12]
+
+
+@pytest.mark.parametrize(("count", "severity"), [(2, WARN), (3, Severity.FAIL)])
+def test_e011_counts_rows_that_hold_nothing(tmp_path, count, severity):
+    def empty(tensors):
+        tensors["h.5"][10 : 10 + count] = 0
+
+    one = e011(engine(tmp_path, empty))
+    assert one.severity == severity
+    assert "slot 5 of request_0: boundary 5 as training recorded it" in one.title
+    assert f"{count} rows hold NaN, infinities or only zeros (rows 10 … {9 + count})" in one.title
+
+
+def test_e011_passes_where_every_row_agrees(tmp_path):
+    one = e011(engine(tmp_path, sound, sound))
+    assert one.severity == PASS and one.title == "the engine's states are those of training"

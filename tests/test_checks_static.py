@@ -157,7 +157,6 @@ def test_w011_leaves_another_width_alone(folder):
 
 
 ODD = {
-    "nulls": ({"use_cache": None, "rms_norm_eps": None}, "2 keys are null"),
     "a copied quantisation": ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config says fp8"),
     "mrope": ({"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}}, "multimodal"),
 }  # fmt: skip

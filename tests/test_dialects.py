@@ -16,6 +16,7 @@ from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES, TRAINERS, advice, in_words, program_of, resolve, sglang, training_file, vllm
 from eagle3lab.dialects.common import canonical, default_boundaries, rope_of
 from eagle3lab.dialects.speculators import flatten
+from eagle3lab.errors import BadOption
 from eagle3lab.reading import FINAL, Rope
 from eagle3lab.records import Architecture
 
@@ -489,6 +490,42 @@ def test_an_ambiguous_checkpoint_gives_what_both_trainers_imply():
     assert resolve.plainest(differ, L).head_norm == "skipped"
     assert resolve.configured(differ, L, "llama", (), "torchspec", None).reading.head_norm == "applied"
     assert resolve.trained(arch(), L, "unknown") is None
+
+
+def test_without_ids_and_layers_a_search_still_has_a_start():
+    """No L and no ids: the wiring cannot be told, everything else can; the file's own table is the only one."""
+    own = arch(tensors=("embed_tokens.weight",), program="specforge")
+    start = resolve.plainest(own, None)
+    assert len(start.aux) == own.aux == 3
+    assert start.embedding == "own"
+    found = resolve.configured(own, None, "", (), "", None)
+    assert found.reading is None
+    assert found.refused == ()
+    assert "number of target layers is not known" in found.source
+    run = ServingRun("r", "sglang", "0.5.23")
+    assert "number of target layers is not known" in resolve.configured(own, None, "", (run,), "", None).source
+    with_ids = arch({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}}, ("embed_tokens.weight",))
+    assert resolve.configured(with_ids, None, "", (), "specforge", None).reading.embedding == "own"
+    assert resolve.configured(with_ids, L, "llama", (), "specforge", None).reading.embedding == "target"
+
+
+def test_engines_are_chosen_by_name_and_version():
+    everyone = resolve.everyone(arch(), L, "llama")
+    assert list(resolve.everyone(arch(), L, "llama", ["sglang"])) == ["sglang 0.5.9", "sglang 0.5.23"]
+    chosen = resolve.everyone(arch(), L, "llama", ["vllm 0.33.0 v2", "sglang 0.5.9"])
+    assert chosen == {name: everyone[name] for name in ("vllm 0.33.0 v2", "sglang 0.5.9")}
+    with pytest.raises(BadOption, match="engine 'tgi' is not known"):
+        resolve.everyone(arch(), L, "llama", ["tgi"])
+
+
+def test_only_a_made_up_head_accepts_nothing():
+    """sglang#27908: without lm_head SGLang starts from initial values, and vLLM takes the target's."""
+    headless = arch(without=("lm_head.weight",))
+    told = {name: resolve.accepts_nothing(way) for name, way in resolve.everyone(headless, L, "llama").items()}
+    assert {name for name, words in told.items() if words} == {"sglang 0.5.9", "sglang 0.5.23"}
+    assert not any(
+        resolve.accepts_nothing(way) for way in resolve.everyone(arch(without=("d2t",)), L, "llama").values()
+    )
 
 
 def test_training_checkpoints_are_told_which_export_to_run():

@@ -9,6 +9,7 @@ from test_acceptance import rolled, sample_of, table_of
 from eagle3lab.acceptance import accept
 from eagle3lab.counts import Counts, EngineReport, RequestReport
 from eagle3lab.gap import compare_requests, cost, end_effect, length_from_accuracy
+from eagle3lab.gap.rounds import RoundDifference, differing
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,26 @@ def test_a_difference_in_the_middle(compared):
 def test_a_difference_early_that_ends_alike_is_not_the_last_only(compared):
     match = one(compared, (2, 1, 1, 0, 0))
     assert (match.equal, match.last_only, match.first) == (False, False, 1)
+
+
+def test_each_round_is_held_against_the_row_it_began_at(compared):
+    """From rows 3, 4, 5, 6, 7, 8 the draft accepts 2, 0, 0, 0, 2 and 0; the reply's last draft is judged at row 8."""
+    part, _ = compared
+    assert differing(part, (2, 0, 2)) == ()
+    # one draft less in round 0: the engine then stands at row 5, where 0 is right, at row 6, and is back in step
+    assert differing(part, (1, 0, 0, 2)) == (RoundDifference(0, 3, 2, 1, False),)
+    # the last round may hold 2 drafts of the reply; a third went past its end
+    assert differing(part, (2, 0, 3)) == (RoundDifference(2, 7, 2, 3, True),)
+    # more than the reply shows, but not past its end: rows 6 and 8 accept 0
+    assert differing(part, (2, 1, 1)) == (RoundDifference(1, 6, 0, 1, False), RoundDifference(2, 8, 0, 1, False))
+    assert differing(part, (2, 0, 2, 0)) == (), "a round on the last row holds no draft that the recording could show"
+    assert RoundDifference(1, 6, 0, 1, False).step == 0
+
+
+def test_an_answer_without_rounds_is_no_difference(compared):
+    part, sample = compared
+    found = compare_requests([request(part, sample, ())], {"s": part}, {"s": sample})
+    assert (found.matches, found.silent, found.unmatched, found.counts["matched"]) == ((), 1, 0, 0)
 
 
 def test_requests_are_paired_by_their_tokens(compared):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -52,6 +53,19 @@ def test_differences_by_hand():
     # walks: the first accepts at 3 and goes on at 5 … 9 without any: rounds 3, 5, 6, 7, 8, 9
     assert found.length.first == pytest.approx(1 + 1 / 6)
     assert "paired" in found.length.change.method
+
+
+def test_readings_of_another_shift_are_held_against_each_other_token_by_token():
+    """Rows 3 … 9 of the first say tokens 5 … 11, of the second, whose shift is 2, tokens 6 … 12: both say 6 … 11. Of
+    these the first has token 6 (row 4), the second 6, 8 and 9 (rows 3, 5 and 6)."""
+    first = evaluation({f"s{i}": {3: "1", 4: "1"} for i in range(5)})
+    second = evaluation({f"s{i}": {3: "1", 5: "1", 6: "1"} for i in range(5)})
+    kinds = {f"s{i}": ["number" if t in (6, 8) else "word start" for t in range(LENGTH)] for i in range(5)}
+    found = versus(first, dataclasses.replace(second, reading=READING.replace(shift=2)), kinds)
+    one = found.by_step[0]
+    assert (one.first, one.second, one.change.n) == (pytest.approx(1 / 6), pytest.approx(3 / 6), 30)
+    assert (one.only_first, one.only_second) == (0, 10)
+    assert {d.name: (d.first, d.second) for d in found.by_kind} == {"number": (0.5, 1.0), "word start": (0.0, 0.25)}
 
 
 def test_few_samples_have_no_interval_and_different_k_no_comparison():

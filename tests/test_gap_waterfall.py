@@ -209,7 +209,8 @@ def test_the_demos_runs(demo_case, demo_scan, name):
     ends = [found.bars[0].start, bars["chain"].end, bars["texts"].end, bars["walk"].end, before, found.bars[-1].end]
     assert ends == [expected if expected is None else pytest.approx(expected, abs=5e-5) for expected in LEVELS[name]]
     wrong = name in ("as deployed", "all ids one later")
-    assert (found.largest_loss.kind == "reading") is wrong
+    lost = found.largest_loss  # only what surely takes counts: of the repaired runs nothing does, but for their K
+    assert (lost is not None and lost.kind == "reading") is wrong
     if wrong:
         assert bars["reading"].change.high < -0.9  # the wiring, clear of 0 by far
         assert bars["rest"].change.value == pytest.approx(0, abs=1e-9)

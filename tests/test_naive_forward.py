@@ -69,6 +69,36 @@ def test_golden_drafts(name):
     agree(result, chains)
 
 
+class Rounded(Naive):
+    """Keeps what a cache of ``kept`` gives back: the nearest number it has, its largest beyond that."""
+
+    kept = torch.float8_e4m3fn
+
+    def _plain(self, x, p, position):
+        q, k, v = super()._plain(x, p, position)
+        most = torch.finfo(self.kept).max
+        k, v = (torch.tensor(a).float().clamp(-most, most).to(self.kept).double().numpy() for a in (k, v))
+        return q, k, v
+
+
+@pytest.mark.parametrize("kept", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize("name", ["specforge_llama_basic", "speculators_llama_2layers"])
+def test_a_cache_in_fp8(name, kept):
+    case = load(name)
+    draft, document = case.model.draft, case.documents[0]
+    weights = {n: draft.weight(n).float().numpy() for n in draft.stored}
+    table = case.io["embed_tokens_weight"].numpy() if "embed_tokens_weight" in case.io else None
+    naive = Rounded(weights, case.reading, draft.arch.heads, draft.arch.head_dim, draft.arch.eps, table=table)
+    naive.kept = kept
+    states = {k: v.float().numpy() for k, v in document.sample.states.items()}
+    chains = naive.chains(document.sample.input_ids.tolist(), states, 3)
+    keep = ("hidden", "logits")
+    agree(rollout(case.model, document.sample, case.reading, 3, keep=keep, cache=kept), chains)
+    plain = rollout(case.model, document.sample, case.reading, 3, keep=keep)
+    with pytest.raises(AssertionError, match="off by"):
+        agree(plain, chains)
+
+
 SCALINGS = (
     {},
     {"rope_type": "linear", "factor": 4.0},

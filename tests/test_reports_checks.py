@@ -12,7 +12,7 @@ import pytest
 import tiny
 
 from eagle3lab.case import open_case
-from eagle3lab.checks import reports
+from eagle3lab.checks import reports, serving
 from eagle3lab.counts import EngineReport, Flaw, RequestReport, ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.records import Finding, Severity
@@ -349,3 +349,107 @@ def test_k_of_another_file_of_the_run_is_no_contradiction() -> None:
     said = report(steps=1, accepted=150, drafted=500, per_position=()), EngineReport("vllm", "log", ("x.log",), 5)
     assert not [f for f in found(*said, steps=1) if f.code == "E021"]
     assert [f for f in found(said[0], steps=1) if f.code == "E021"]
+
+
+# ---- what cannot be is left out of all further arithmetic
+
+
+def test_a_negative_accepted_count_is_no_diagnosis(tmp_path: Path) -> None:
+    stats = {"num_spec_steps": 60, "num_draft_tokens": 180, "num_accepted_draft_tokens": -5, "num_spec_tokens": 3}
+    row = {"choices": [{"token_ids": [1] * 9}], "metrics": {"speculative_decoding": stats}}
+    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
+    findings = found(*read("vllm", "responses", "r.jsonl", 3, tmp_path))
+    assert {f.code: f.severity for f in findings} == {"E020": Severity.NOT_COMPARABLE, "E021": Severity.FAIL}
+    assert (
+        "num_accepted_draft_tokens is -5 in 1 of 1 requests"
+        in one("E021", *read("vllm", "responses", "r.jsonl", 3, tmp_path)).title
+    )
+    assert {f.where for f in findings} == {"r.jsonl"}
+
+
+WRONG = (Flaw.DISAGREES, "3 histograms contradict")
+ARITHMETIC = {
+    "E022": {"source": "log", "drafts": 200, "drafted": 600, "accepted": 240, "per_position": ()},
+    "E024": {"accepted": 0, "per_position": ()},
+    "E026": {"output": 400, "answered": 4},
+    "E027": {"lengths": (2.0, 3.0)},
+}
+
+
+@pytest.mark.parametrize("code", ARITHMETIC)
+def test_no_arithmetic_on_what_cannot_be(code: str) -> None:
+    before = [report()] if code == "E022" else []
+    sound, wrong = report(**ARITHMETIC[code]), report(**ARITHMETIC[code], flaws=(WRONG,))
+    assert code in {f.code for f in found(*before, sound)}
+    assert code not in {f.code for f in found(*before, wrong)}
+    assert "E021" in {f.code for f in found(*before, wrong)}
+
+
+def test_a_sound_report_beside_it_is_still_looked_at() -> None:
+    nothing = report("responses", accepted=0, per_position=())
+    assert "x.responses" in one("E024", report(flaws=(WRONG,)), nothing).where
+    assert (
+        "mean of means 2.500" in one("E027", report(flaws=(WRONG,)), report("responses", lengths=(2.0, 3.0))).measured
+    )
+
+
+# ---- settings of the case that no engine has
+
+
+@pytest.mark.parametrize(
+    ("engine", "run", "words"),
+    [
+        ("vllm", {"topk": 4}, "topk 4 is no setting of vLLM"),
+        ("vllm", {"topk": 1}, ""),
+        # SGLang: topk + (steps - 1) * topk² candidates and the root: 4 + 2 * 16 + 1 = 37, 8 + 4 * 64 + 1 = 265
+        ("sglang", {"topk": 4, "draft_tokens": 37}, ""),
+        ("sglang", {"topk": 4, "draft_tokens": 38}, "38 draft tokens, and 3 steps with topk 4 have 36 candidates"),
+        ("sglang", {"topk": 8, "draft_tokens": 266, "steps": 5}, "264 candidates and the root"),
+        ("sglang", {"topk": 8, "draft_tokens": 265, "steps": 5}, ""),
+        ("sglang", {"topk": 1, "draft_tokens": 4}, ""),
+        ("sglang", {"topk": 1, "draft_tokens": 6}, "6 draft tokens, and 3 steps with topk 1 have 3 candidates"),
+        ("sglang", {"topk": 4, "draft_tokens": 400, "steps": None}, ""),
+        ("trtllm", {"topk": 4}, ""),
+    ],
+)
+def test_settings_that_no_engine_has(engine: str, run: dict[str, Any], words: str) -> None:
+    findings = [f for f in found(engine=engine, **run) if f.code == "E025"]
+    assert [(f.severity, f.where) for f in findings] == ([(Severity.WARN, "case.toml")] if words else [])
+    assert all(words in f.title and f.remedy for f in findings)
+
+
+def test_settings_are_looked_at_where_no_file_can_be_read(tmp_path: Path) -> None:
+    file = tiny.write_case(tmp_path)
+    file.write_text(tiny.TOML + '[[serving]]\nname = "r"\nengine = "vllm"\nsteps = 2\ntopk = 4\nmetrics = ["m.prom"]\n')
+    (tmp_path / "m.prom").write_text("<html>\n")
+    assert [f.code for f in reports.check(open_case(file))] == ["E025"]
+
+
+# ---- what is left out, and what the engine says beside it
+
+
+def test_what_the_engine_says_of_its_weights_is_nothing_left_out(tmp_path: Path) -> None:
+    file = tiny.write_case(tmp_path)
+    shutil.copy(DEMO / "engine/wrong_k5_serve.log", tmp_path / "x.log")
+    file.write_text(tiny.TOML + '[[serving]]\nname = "r"\nengine = "vllm"\nsteps = 5\nlog = "x.log"\n')
+    findings = serving.check(open_case(file))
+    (out,) = [f for f in findings if f.code == "E008"]
+    assert out.title.startswith("5 intervals; what follows the last is never printed")
+    assert "EAGLE model" not in f"{out.title}{out.measured}"
+    (said,) = [f for f in findings if f.code == "E002" and "own words" in f.evidence]
+    assert (said.severity, said.where) == (Severity.INFO, "x.log")
+    assert "Detected EAGLE model without its own embed_tokens in the checkpoint" in f"{said.title}; {said.measured}"
+
+
+def test_pods_in_one_log_are_a_finding(tmp_path: Path) -> None:
+    line = "(APIServer pid=1) INFO 08-04 20:51:08 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: {:.2f}, " \
+           "Accepted throughput: 1.00 tokens/s, Drafted throughput: 1.00 tokens/s, Accepted: {} tokens, Drafted: 300 tokens, " \
+           "Per-position acceptance rate: {}, Avg Draft acceptance rate: 1.0%\n"  # fmt: skip
+    texts = [
+        "pod-a | " + line.format(2.5, 150, "0.800, 0.500, 0.200"),
+        "pod-b | " + line.format(1.3, 30, "0.200, 0.070, 0.030"),
+    ]
+    (tmp_path / "x.log").write_text("".join(texts * 2))
+    said = read("vllm", "log", "x.log", 3, tmp_path)
+    assert "pod-b pid 1) is counted" in one("E029", *said).title
+    assert "accept length 1.30, from the log (partial)" in one("E020", *said).title

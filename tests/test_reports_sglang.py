@@ -22,7 +22,7 @@ STAMP = "[2025-10-22 10:27:57 TP0] "
 
 
 def words(report: EngineReport) -> list[str]:
-    return [*report.notes, *(text for _, text in report.flaws)]
+    return [*report.notes, *report.remarks, *(text for _, text in report.flaws)]
 
 
 def said(report: EngineReport, part: str) -> bool:

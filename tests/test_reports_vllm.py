@@ -43,7 +43,7 @@ def demo_reports(run: str, root: Path = ENGINE) -> dict[str, EngineReport]:
 
 
 def words(report: EngineReport) -> list[str]:
-    return [*report.notes, *(text for _, text in report.flaws)]
+    return [*report.notes, *report.remarks, *(text for _, text in report.flaws)]
 
 
 def said(report: EngineReport, part: str) -> bool:

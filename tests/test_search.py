@@ -106,13 +106,51 @@ HARD = BASE.but(walk=0.05, seed=4, held=(1, 2, 3, 4, 5, 6), samples=6, length=44
 that go on: without a second look the search ends at (2, 5, 5), with accuracy 0.95."""
 
 
-def test_a_wiring_that_the_race_loses_is_found_from_its_neighbours(tmp_path):
+FAULTS = Plan(samples=3, length=44, held=(2, 3, 4, 5), trained=True, linked=2)
+LOW_THREE = FAULTS.but(ids=(1, 3, 4), held=(1, 2, 3, 4, 5), reading=Reading(aux=(2, 4, 5), residual="post_norm"),
+                       config={"rope_theta": 1000000.0}, seed=8)  # fmt: skip
+
+
+def test_a_wiring_that_the_race_loses_is_found_from_its_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setitem(race.__globals__, "ALIKE", 0)  # else the race asks it once more
     scan = found(planted(tmp_path, HARD.but(ids=(1, 3, 4))))
     assert scan.fitted.aux == scan.ranking[0].reading.aux == (2, 4, 5)
     assert [(r.old, r.new) for r in scan.path] == [
         ("(1, 3, 4)", "(2, 5, 5)"),
         ("(2, 5, 5)", "(2, 4, 5)"),
     ]
+
+
+def test_ties_that_the_race_left_behind_are_found(tmp_path):
+    """All boundaries are alike, so each of the 63 other wirings is a tie: faults.md A 3 (84 of 84 triples there)."""
+    case = planted(tmp_path, HARD.but(walk=1e-4, linked=0, held=(2, 3, 4, 5)))
+    scan = found(case)
+    assert len(scan.ties) == 63
+    assert {"aux[0]", "aux[1]", "aux[2]"} <= set(scan.undetermined)
+
+
+def test_three_faults_of_which_no_two_repairs_show(tmp_path):
+    """Wiring, residual and RoPE base: the first repair of the search is a wrong wiring that does as well as the right one."""
+    plan = LOW_THREE
+    scan = found(planted(tmp_path, plan))
+    assert scan.fitted.aux == (2, 4, 5) and scan.fitted.residual == "post_norm" and scan.fitted.rope.base == 10000.0
+    assert scan.ranking[0].accuracy.value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reading", "lag"),
+    [
+        (Reading(aux=(2, 4, 5), rope=Rope(base=250000.0, limit=512)), 0),
+        (Reading(aux=(2, 4, 5), rope=Rope(scaling=(("factor", 4.0), ("rope_type", "linear")), limit=512)), 0),
+        (Reading(aux=(2, 4, 5), shift=3), 2),  # the same as rows that lie two early
+    ],
+    ids=["base", "scaling", "shift"],
+)
+def test_values_that_no_file_states(tmp_path, reading, lag):
+    scan = found(planted(tmp_path, FAULTS.but(reading=reading, length=64)))
+    assert scan.ranking[0].accuracy.value == 1.0
+    assert scan.lag == lag
+    assert scan.fitted.rope.base == reading.rope.base and scan.fitted.rope.scaling == reading.rope.scaling
 
 
 def test_the_wiring_in_use_stays_in_the_race(tmp_path):

@@ -169,3 +169,22 @@ def test_shapes_of_runs():
     assert shape_of(ServingRun("a", "sglang", steps=5, topk=4, draft_tokens=8), 5) == sglang_tree(5, 4, 8)
     with pytest.raises(Blocked, match="draft_tokens"):
         shape_of(ServingRun("a", "sglang", steps=5, topk=4), 5)
+
+
+def test_a_timed_tree_of_steps_and_one_tokens_is_no_chain_and_is_shown_as_its_tree(folder, tmp_path):
+    """SGLang's 3 / 4 / 4: three drafts verified, as many as steps, and yet a tree."""
+    for name in ("draft", "target", "samples", "r.jsonl"):
+        (tmp_path / name).symlink_to(folder / name)
+    none = '[[serving]]\nname = "none"\nengine = "sglang"\nsteps = 0\nseconds = 10.0\ntokens = 1000\n'
+    text = (folder / "case.toml").read_text().replace("draft_tokens = 16\n", "draft_tokens = 4\n")
+    (tmp_path / "case.toml").write_text(text + f"seconds = 10.0\ntokens = 1500\n{none}")
+    case = open_case(tmp_path)
+    (one,) = [f for f in case.findings("serving") if f.code == "E013"]
+    assert one.severity is Severity.UNDETERMINED and "only trees were timed" in one.evidence
+    assert "(K=3, topk 4, 3 draft tokens)" in one.evidence
+    row = views.run_rows(case)[0]
+    (tree,) = case.evaluate_trees(case.configured.reading, (sglang_tree(3, 4, 4),))
+    assert row["predicted"] == tree.counts.accept_length and row["k"] == 3
+    (tmp_path / "case.toml").write_text(text.replace("draft_tokens = 4\n", ""))
+    row = views.run_rows(open_case(tmp_path))[0]
+    assert row["predicted"] is None and "give draft_tokens in case.toml" in row["unpredicted"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from eagle3lab.acceptance import Evaluation, definition
 from eagle3lab.checks.evidence import Evidence
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import Blocked
 from eagle3lab.reading import show
 from eagle3lab.records import Finding, Severity
@@ -21,12 +23,13 @@ def check(case: Evidence) -> list[Finding]:
     """All findings about acceptance."""
     fitted = case.evaluate(case.scan.fitted)
     configured = None
+    made = accepts_nothing(case.configured)
     with suppress(Blocked):  # F003 says when the configured states are not recorded
         configured = case.evaluate(case.configured.reading) if case.configured.reading else None
-    return [_length(case, configured, fitted), *_skipped(fitted), *_chain(fitted)]
+    return [_length(case, None if made else configured, fitted, made), *_skipped(fitted), *_chain(fitted)]
 
 
-def _length(case: Evidence, configured: Evaluation | None, fitted: Evaluation) -> Finding:
+def _length(case: Evidence, configured: Evaluation | None, fitted: Evaluation, made: str) -> Finding:
     best = fitted.length
     measured = f"fitted {show(fitted.reading.aux)}: {best.value:.3f} [{best.low:.3f}, {best.high:.3f}], {best.n} rounds"
     worse = False
@@ -42,6 +45,10 @@ def _length(case: Evidence, configured: Evaluation | None, fitted: Evaluation) -
             if configured.reading != fitted.reading
             else "which is also the best fit"
         )
+    if made:  # there is no reading of such a run: a draft is right by chance at most
+        worse = best.low > 1
+        measured = f"configured: 1.000, since {case.configured.program} makes up {made}; {measured}"
+        title = f"accept length 1.00 as configured, {best.value:.2f} under the fitted reading"
     if not case.scan.fits:
         return Finding("A001", Severity.UNDETERMINED, "accept length of a draft that fits no reading: it says nothing of another",
                        "samples", measured, "a reading that fits (F005)", f"{definition(fitted.steps)}; {best.method}",
@@ -62,7 +69,7 @@ def _chain(fitted: Evaluation) -> list[Finding]:
     first, second = rates[0], rates[1] if len(rates) > 1 else float("nan")
     if len(rates) < 2 or fitted.counts.per_position[0] < 30:
         return []
-    words = ", ".join(f"{r:.3f}" for r in rates)
+    words = _rates(rates)
     if second >= 0.6 * first:
         return [Finding("A003", Severity.PASS, "later drafts hold up: the chain was trained", measured=f"conditional {words}",
                         evidence=f"{fitted.counts.rounds} rounds")]  # fmt: skip
@@ -72,3 +79,11 @@ def _chain(fitted: Evaluation) -> list[Finding]:
         "a draft trained without the training-time test falls like this, and so does the wrong feedback norm (F006); "
         "fewer draft tokens cost less",
     )]  # fmt: skip
+
+
+def _rates(rates: Sequence[float]) -> str:
+    """Rates by draft, those at the end that no round reached as one word."""
+    reached = [i for i, rate in enumerate(rates) if rate == rate]
+    last = reached[-1] + 1 if reached else 0
+    words = ", ".join("–" if rate != rate else f"{rate:.3f}" for rate in rates[:last])
+    return words + (f"; drafts {last + 1} … {len(rates)}: no round got there" if last < len(rates) else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from torch import Tensor
@@ -76,9 +76,11 @@ def _lag(found: Survey) -> list[Finding]:
         )
         for lag, names in sorted(by_lag.items())
     ]  # fmt: skip
+    out += _late(found)
     pairs: dict[tuple[tuple[int, int], int], list[str]] = {}
     for (name, pair), (lag, _) in found.apart.items():
-        pairs.setdefault((pair, lag), []).append(name)
+        if not any((name, b) in found.odd for b in pair):
+            pairs.setdefault((pair, lag), []).append(name)
     out += [
         Finding(
             "S017", Severity.FAIL, f"boundaries {a} and {b} lie {abs(lag)} rows apart in {len(names)} samples", f"h.{a}, h.{b}",
@@ -88,12 +90,60 @@ def _lag(found: Survey) -> list[Finding]:
         )
         for ((a, b), lag), names in pairs.items()
     ]  # fmt: skip
+    if found.short:
+        out.append(Finding(
+            "S017", Severity.INFO, f"{len(found.short)} of {n} samples are too short to compare their boundaries row by row",
+            ", ".join(found.short[:MOST]), f"fewer than {LEAST} rows", evidence="a lag of one boundary would not be seen there",
+            remedy="record longer texts",
+        ))  # fmt: skip
     tested = set(found.embedding_error)
     tested |= {n for n, p in found.picks.by_sample.items() if p.share() > GOOD} if found.picks else set()
-    if out or not tested:
+    if any(f.severity == Severity.FAIL for f in out) or not tested:
         return out
-    return [Finding("S017", Severity.PASS, "every row is the state of its own token", measured=f"{len(tested)} samples, lag 0",
+    return [*out, Finding("S017", Severity.PASS, "every row is the state of its own token", measured=f"{len(tested)} samples, lag 0",
                     evidence="boundary 0 and the last state, up to 16 rows to either side")]  # fmt: skip
+
+
+def _late(found: Survey) -> Iterator[Finding]:
+    """S017: single boundaries whose rows lie beside those of all others."""
+    kinds: dict[tuple[int, int], list[str]] = {}
+    for (name, b), odd in found.odd.items():
+        if odd.kind == "late":
+            kinds.setdefault((b, odd.lag), []).append(name)
+    for (b, lag), names in kinds.items():
+        odd = found.odd[names[0], b]
+        yield Finding(
+            "S017", Severity.FAIL,
+            f"boundary {b} lies {abs(lag)} rows {'late' if lag > 0 else 'early'} beside the others in {len(names)} samples",
+            f"{', '.join(names[:MOST])}: h.{b}", f"its row r{lag:+d} belongs to row r of boundaries "
+            f"{' and '.join(map(str, odd.beside))}: cosine {odd.shared:.2f} there", "the same row",
+            "cosine of rows without the mean row", "this boundary was captured in another pass, or lost rows: record it again with the others",
+        )  # fmt: skip
+
+
+def condemned(found: Survey, known: Mapping[int, str]) -> dict[int, str]:
+    """Boundaries that no verdict on the draft may stand on → the finding that says why.
+
+    Args:
+        found: from `survey`.
+        known: those that `Samples.condemned` names.
+    """
+    out = dict(known)
+    for b in {b for _, b in found.odd}:
+        odd = [o for (_, k), o in found.odd.items() if k == b]
+        if 2 * len(odd) > sum(b in held for held in found.held.values()):
+            out.setdefault(b, {"late": "S017", "foreign": "S018", "span": "S018", "increment": "S009"}[odd[0].kind])
+    broken = {key for key, step in found.steps.items() if _breaks(step)}
+    for code, keys in (("S017", set(found.apart)), ("S018", broken)):
+        for pair in {pair for _, pair in keys}:  # where none can be said to be the strange one, both are in question
+            if 2 * sum(other == pair for _, other in keys) >= len(found.held) and not out.keys() & set(pair):
+                out |= dict.fromkeys(pair, code)
+    for pair, raw in found.cosines.items():
+        shared = [value for (_, other), value in found.centred.items() if other == pair]
+        alike = pair[0] > 0 and pair[1] - pair[0] == 1 and not any(other == pair for _, other in found.apart)
+        if alike and shared and max(abs(raw), abs(sum(shared) / len(shared))) < 0.1 and not out.keys() & set(pair):
+            out |= dict.fromkeys(pair, "S009")
+    return out
 
 
 def _foreign(found: Survey) -> list[Finding]:
@@ -106,6 +156,8 @@ def _foreign(found: Survey) -> list[Finding]:
             "S018", Severity.FAIL, f"{', '.join(names[:MOST])}{' …' if len(names) > MOST else ''}: {what}",
             f"{names[0]}: h.*", stories[names[0]][1], "states of these very tokens in every row",
             f"{len(found.writers)} samples, row by row",
+            "something is added after (or before) this boundary is captured, as deepstack does in an image's span: capture where "
+            "the trainer did, or train on boundaries past it" if "hold something" in what else
             "a capture that mixed requests (batches, chunked prefill, several calls): record again, one request at a time",
         )
         for what, names in kinds.items()
@@ -150,10 +202,27 @@ def _step(hits: Tensor) -> Level | None:
     return step if high > GOOD and low < BAD else None
 
 
+def _breaks(step: Level) -> bool:
+    """Whether two boundaries are of the same tokens on one side of a row only."""
+    high, low = max(step.before, step.after), min(step.before, step.after)
+    return high > GOOD and low < 0.2 and high - low > 0.4 and step.score > 8
+
+
 def _by_pairs(found: Survey) -> Iterator[Story]:
+    for (name, b), odd in found.odd.items():
+        if odd.kind == "foreign":
+            others = " and ".join(map(str, odd.beside))
+            what = f"boundary {b} holds rows of another place than boundaries {others}"
+            yield name, what, (f"it shares a cosine of {odd.here:.2f} with {others}; {odd.shared:.2f} is shared without it "
+                               "(mean row taken out)")  # fmt: skip
+        if odd.kind == "span":
+            yield name, f"rows {odd.rows[0]} to {odd.rows[1]} of boundary {b} hold something that its neighbours lack", (
+                f"the increment from boundary {odd.beside[0]} to {b} is taken back by the next one there: cosine "
+                f"{odd.shared:.2f}, {odd.here:.2f} in the other rows")  # fmt: skip
     for (name, (a, b)), step in found.steps.items():
-        high, low = max(step.before, step.after), min(step.before, step.after)
-        if high > GOOD and low < 0.2 and high - low > 0.4 and step.score > 8:
+        if (name, a) in found.odd or (name, b) in found.odd:
+            continue
+        if _breaks(step):
             side = f"from row {step.place + 1} on" if step.before > step.after else f"up to row {step.place}"
             yield name, f"the rows {side} of boundary {a} or {b} do not belong to these tokens", (
                 f"boundaries {a} and {b} share a cosine of {step.before:.2f} in {step.n[0]} rows before, {step.after:.2f} in "
@@ -164,6 +233,8 @@ def _by_pairs(found: Survey) -> Iterator[Story]:
     for (a, b), values in by_pair.items():
         usual = median(values.values())
         for name, value in values.items():
+            if (name, a) in found.odd or (name, b) in found.odd:
+                continue
             if len(values) > 2 and usual > GOOD and value < BAD and (name, (a, b)) not in found.apart:
                 yield name, f"boundaries {a} and {b} are not of the same tokens", (
                     f"they share a cosine of {value:.2f}, {usual:.2f} in the other samples (mean row taken out)")  # fmt: skip

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from eagle3lab.checks import edits
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.dialects import ENGINES, in_words
+from eagle3lab.dialects import ENGINES, in_words, resolve
 from eagle3lab.reading import Reading
 
 RETRAIN = "this is in the trained weights: no config edit helps, retrain"
-
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "residual": ("norm_before_residual",),
-    "feedback": ("norm_output",),
-    "aux_norm": ("norm_before_fc", "fc_norm"),
-}
-"""Keys of the draft's config.json by field, which only some engines read."""
-
-EVERYBODY: Mapping[str, str] = {
-    "rope.base": "rope_theta", "rope.scaling": "rope_scaling", "rope.rule": "rope_scaling",
-    "rope.partial": "partial_rotary_factor", "window": "sliding_window and layer_types", "logit_scale": "logit_scale",
-}  # fmt: skip
-"""Keys that describe any decoder layer: every engine reads them out of the draft's config.json."""
 
 
 def wiring(case: Opened, reading: Reading) -> str:
@@ -37,29 +26,11 @@ def wiring(case: Opened, reading: Reading) -> str:
 
 def remedy(case: Opened, name: str, fitted: Reading) -> str:
     """What to change for field ``name`` so that the draft is run as it fits."""
-    engine = case.run.engine if case.run else ""
-    if name in KEYS:
-        return _flag(name, engine, fitted)
-    if name in EVERYBODY:
-        value = "to the value on the right" if name != "rope.scaling" or fitted.rope.scaling else "by removing it"
-        return f"config.json of the draft: set {EVERYBODY[name]} {value}; the trainer did not use what stands there"
+    if name in edits.TRIED:
+        return edits.remedy(case, name, fitted)
     words = _WORDS.get(name)
+    engine = case.run.engine if case.run else ""
     return words(case, fitted) if words else f"make {engine or 'the engine'} use {name} as it fits"
-
-
-def _flag(name: str, engine: str, fitted: Reading) -> str:
-    keys = KEYS[name]
-    if name == "aux_norm":
-        key = {"input_norm": "norm_before_fc", "fc_norm": "fc_norm"}.get(fitted.aux_norm)
-        change = f"set {key} to true" if key else "set norm_before_fc and fc_norm to false"
-    else:
-        on = getattr(fitted, name) == "post_norm"
-        key, change = keys[0], f"set {keys[0]} to {str(on).lower()}"
-    readers = [e for e, module in ENGINES.items() if any(k.split(".")[-1] == (key or keys[0]) for k in module.KEYS)]
-    if engine and engine not in readers:
-        others = ", ".join(readers) or "no engine the lab knows"
-        return f"{engine} does not read {key or keys[0]}: serve the draft with {others} and {change} in its config.json, or retrain"
-    return f"config.json of the draft: {change} (read by {', '.join(readers)})"
 
 
 def _shift(case: Opened, fitted: Reading) -> str:
@@ -121,9 +92,27 @@ _WORDS: Mapping[str, Callable[[Opened, Reading], str]] = {
         f"norm: {RETRAIN}",
     "second_norm": lambda case, fitted: f"later layers were trained with {fitted.second_norm} before attention; vLLM and SGLang "
         "differ here: serve it with the one that fits",
+    "rope.rule": lambda case, fitted: f"no key of config.json says by whose rule ({fitted.rope.rule}) the trainer computed this "
+        "scaling, and every engine computes it by transformers': retrain with that, or without scaling",
     "fc": lambda case, fitted: "eagle_config.use_aux_hidden_state in config.json decides whether fc is applied "
         f"({fitted.fc} fits)",
 }  # fmt: skip
+
+
+def made_up(case: Opened) -> str:
+    """What to do about a head that the engine fills with what it was initialised with."""
+    shared = replace(case.draft.arch, config={**case.draft.arch.config, "draft_vocab_size": None})
+    able, then = ({name for name, way in ways.items() if way.reading and not resolve.accepts_nothing(way)} for ways in (
+        case.everyone, resolve.everyone(shared, case.attempt("layers"), case.target_type)))  # fmt: skip
+    engine = f"{case.run.engine} " if case.run else ""
+    whole = case.draft.arch.draft_vocab == case.draft.arch.vocab
+    told = ["export the draft with its lm_head"]
+    if whole and any(name.startswith(engine) for name in then - able):
+        told.append("where it was trained on the target's head, set draft_vocab_size to null in its config.json, so that "
+                    f"{case.configured.program} takes the target's (by reading)")  # fmt: skip
+    if able and whole:
+        told.append(f"serve it with {', '.join(sorted(able))}, which take the target's head")
+    return "; or ".join(told)
 
 
 def refusal(case: Opened, reason: str) -> str:

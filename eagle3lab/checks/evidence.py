@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from eagle3lab.acceptance import Evaluation, TreeShape
+from eagle3lab.acceptance import Choice, Evaluation, TreeShape
 from eagle3lab.casefile import CaseFile
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.draft import Draft
@@ -58,6 +58,9 @@ class Evidence(Protocol):
 
     def evaluate_trees(self, reading: Reading, shapes: Sequence[TreeShape]) -> list[Evaluation]:
         """What trees accept under a reading."""
+
+    def choice(self, reading: Reading) -> tuple[Choice, str]:
+        """The recorded text against the target's own choice, and on which samples."""
 
 
 class Serving(Evidence, Protocol):

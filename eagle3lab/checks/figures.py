@@ -45,6 +45,11 @@ def contradictions(report: EngineReport) -> list[str]:
     return out
 
 
+def sound(run: ServingRun, reports: Sequence[EngineReport]) -> list[EngineReport]:
+    """The reports whose numbers go together, at the K of the run: those that arithmetic may be done on."""
+    return [report for report in settled(run, reports) if not doubts(report)]
+
+
 def doubts(report: EngineReport) -> list[str]:
     """What the lab calls impossible in a report (E021), [] when nothing is."""
     return [*contradictions(report), *(text for flaw, text in report.flaws if flaw is Flaw.DISAGREES)]
@@ -95,12 +100,9 @@ def figures(run: ServingRun, reports: Sequence[EngineReport]) -> Figures:
     made_up = next((text for r in reports for flaw, text in r.flaws if flaw is Flaw.SIMULATED), "")
     if made_up:
         return Figures(None, None, f"{made_up} (E023)")
-    sound, why = [], ""
+    good, why = sound(run, reports), ""
     for report in settled(run, reports):
-        found = doubts(report)
-        if not found:
-            sound.append(report)
-        elif report.accept_length is not None or report.reported_length is not None:
+        if found := doubts(report):
             why = why or f"the {report.source} cannot be right: {found[0]} (E021)"
-    counted = next((r for r in sound if r.accept_length is not None), None)
-    return Figures(counted, next((r for r in sound if r.reported_length is not None), None), why)
+    counted = next((r for r in good if r.accept_length is not None), None)
+    return Figures(counted, next((r for r in good if r.reported_length is not None), None), why)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from eagle3lab.acceptance import Evaluation, accuracy_interval
-from eagle3lab.checks import conventions
+from eagle3lab.checks import conventions, runs
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.checks.fitted import fields, nothing_fits, open_fields, recording, suspects
+from eagle3lab.checks.fitted import blocked, doubtful, fields, nothing_fits, open_fields, recording, suspects
 from eagle3lab.checks.inputs import finding as unreadable
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Reading, show
@@ -22,7 +23,7 @@ CODES = {
     "F006": "other conventions: the engine's against those that fit",
     "F007": "accuracy on the recording against training's own figure",
     "F008": "the configured reading cannot be run",
-}
+} | runs.CODES
 
 
 def check(case: Opened) -> list[Finding]:
@@ -30,6 +31,8 @@ def check(case: Opened) -> list[Finding]:
     findings = _traced(case)
     if any(f.code == "F001" and f.severity == Severity.FAIL for f in findings):
         return findings
+    if stopped := blocked(case):
+        return [*findings, *stopped]
     try:
         scan = case.scan
         fitted = case.evaluate(scan.fitted)
@@ -48,9 +51,27 @@ def check(case: Opened) -> list[Finding]:
     ))  # fmt: skip
     findings += recording(case)
     findings += _wiring(case, fitted)
-    findings += fields(case)
+    findings += _conventions(case)
+    findings += runs.check(case)
     findings += [*open_fields(case), *suspects(case)]
     return findings + ([] if scan.lag or scan.form else _against_training(case, fitted))
+
+
+def _conventions(case: Opened) -> list[Finding]:
+    """F006: the fields in which the run differs, and a tensor that its engine makes up, which is no field's value."""
+    made = accepts_nothing(case.configured)
+    if not made:
+        return fields(case)
+    return [
+        *(f for f in fields(case) if f.severity != Severity.PASS),
+        Finding("F006", Severity.FAIL, f"head: {case.configured.program} makes up {made}; the draft fits the {_whose(case)}", "lm_head",
+                measured="accept length 1.00 whatever the rest is", expected="the head that the draft was trained with",
+                evidence=case.scan.evidence, remedy=conventions.made_up(case)),
+    ]  # fmt: skip
+
+
+def _whose(case: Opened) -> str:
+    return "target's" if case.scan.fitted.head == "target" else "file's own"
 
 
 def _accuracy(scan: ScanResult, fitted: Evaluation) -> float:
@@ -72,7 +93,9 @@ def _traced(case: Opened) -> list[Finding]:
     elif reading is None:
         findings = [Finding(
             "F008", Severity.BLOCKED, f"how the draft is run is not known: {case.configured.source}", "case.toml",
-            evidence="the search still finds what fits", remedy="name a [[serving]] run of a known engine, or [training] program",
+            evidence="the search still finds what fits",
+            remedy="name a [[serving]] run of a known engine, or [training] program" if case.configured.source.startswith("no run")
+            else "give what is named here",
         )]  # fmt: skip
     reading = reading or case.plainest  # shapes hardly depend on conventions
     if reading is None:
@@ -114,7 +137,7 @@ def _wiring(case: Opened, fitted: Evaluation) -> list[Finding]:
             measured=f"accuracy {here:.3f}", evidence=scan.evidence,
         ))  # fmt: skip
     else:
-        findings.append(_wrong_wiring(case, configured, fitted))
+        findings += doubtful(case) or [_wrong_wiring(case, configured, fitted)]
     return findings + _open_slots(scan)
 
 

@@ -207,10 +207,6 @@ def _config(draft: Draft) -> list[Finding]:
 
 def _odd(draft: Draft) -> Iterator[tuple[str, str, str, str, str]]:
     config = draft.raw_config
-    nulls = [key for key in TYPED if key in config and config[key] is None]
-    if nulls:
-        yield (f"{len(nulls)} keys are null", ", ".join(nulls), "null", "a value, or no key",
-               "set them or take them out: typed loaders refuse null, the others take a default")  # fmt: skip
     if (method := _quantised(config)) and not _packed(draft):
         dtypes = sorted({info.dtype for info in draft.tensors.values() if len(info.shape) == 2})
         yield (f"quantization_config says {method}, the tensors are plain", "quantization_config", f"{', '.join(dtypes)}, no scales",

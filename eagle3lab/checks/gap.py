@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from eagle3lab.acceptance import Evaluation, tree_definition
 from eagle3lab.checks.cost import effective_steps
 from eagle3lab.checks.evidence import Opened, Serving
-from eagle3lab.checks.figures import Figures, figures
+from eagle3lab.checks.figures import figures
+from eagle3lab.checks.text import not_greedy
 from eagle3lab.checks.trees import predicted, shape_of
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import BadFile, BadShape, Blocked, LabError
 from eagle3lab.gap import compare_requests, end_effect
-from eagle3lab.gap.dumps import MEANINGS, SlotMatch, compare_states
+from eagle3lab.gap.dumps import SlotMatch, compare_states, severity
 from eagle3lab.gap.levels import ARITHMETIC
 from eagle3lab.gap.pairing import Overlap, overlap
 from eagle3lab.gap.resample import FEWEST
@@ -49,8 +51,11 @@ def explain(case: Serving, run: ServingRun) -> Waterfall:
     reports = case.reports(run) if run.speculative else []
     usable = figures(run, reports)
     steps = effective_steps(run, case.run.steps if case.run else None, reports)
+    if run.speculative and not why and (made := accepts_nothing(served)):
+        why = f"it makes up {made}, and accepts nothing but by chance"
     reading = served.reading if run.speculative and not why else None if run.speculative else case.scan.fitted
     tree, names, reservations = _tree(case, run, reading, steps)
+    measured = measured_of(case, run, reports, _prediction(case, run, steps)) if run.speculative else None
     found = waterfall(
         accuracy=case.training_accuracy,
         steps=steps,
@@ -59,12 +64,28 @@ def explain(case: Serving, run: ServingRun) -> Waterfall:
         evaluate=lambda reading, steps: case.evaluate(reading, steps, names),
         self_fed=lambda reading, steps: case.evaluate(reading, steps, names, fed="self"),
         tree=tree,
-        measured=_measured(case, run, reports, usable, steps) if run.speculative else None,
+        measured=measured,
         left_out=flags.LEFT_OUT.get(case.trainer),
         why_not_served=why or "; ".join(served.refused),
         why_not_measured=usable.why,
     )
+    rest = next((bar.change for bar in found.bars if bar.kind == "rest"), None)
+    if measured is not None and not measured.rounds:
+        reservations.append("the engine's figure is a printed mean, its rounds not said")
+    if reading is not None and rest is not None and not rest.low <= 0 <= rest.high:
+        reservations += [
+            f"the last bar is not the engine's alone: {why}" for why in (not_greedy(case, run, reading),) if why
+        ]
     return replace(found, missing=(*found.missing, *reservations, *_reservations(case, steps)))
+
+
+def _prediction(case: Serving, run: ServingRun, steps: int) -> Evaluation | None:
+    """What the run's own reading accepts; None where that cannot be had."""
+    try:
+        way = case.served(run)
+        return predicted(case, run, way.reading, steps) if way.reading and not accepts_nothing(way) else None
+    except (Blocked, BadShape):
+        return None
 
 
 def _tree(case: Serving, run: ServingRun, reading: Reading | None, steps: int
@@ -103,20 +124,17 @@ def _reservations(case: Serving, steps: int) -> list[str]:
     return out
 
 
-def _measured(
-    case: Serving, run: ServingRun, reports: list[EngineReport], usable: Figures, steps: int
+def measured_of(
+    case: Serving, run: ServingRun, reports: Sequence[EngineReport], mine: Evaluation | None
 ) -> Measured | None:
+    """What the run's files say it accepted, best evidence first, beside the prediction ``mine``; None without any."""
+    usable = figures(run, reports)
     best, printed = usable.counted, usable.printed
     if best is None or best.accept_length is None or best.drafts is None:
         if printed is None or printed.reported_length is None:
             return None
         return Measured(printed.reported_length, 0, {}, 0.0, f"{printed.source}, a mean without counts")
     extra, by_sample = 0.0, {}
-    try:
-        reading = case.served(run).reading
-        mine = predicted(case, run, reading, steps) if reading else None
-    except (Blocked, BadShape):
-        mine = None
     if mine is not None:
         extra = end_effect(list(mine.parts.values()), mine.steps)
         asked = next((r.requests for r in reports if r.requests), ())
@@ -208,22 +226,21 @@ def _dumps(case: Opened) -> list[Finding]:
 
 def _dump(found: list[tuple[str, Overlap, list[SlotMatch]]], where: str) -> Finding:
     slots = [(name, m) for name, _, matches in found for m in matches]
-    severities = {id(m): Severity(MEANINGS[m.verdict]) for _, m in slots}
-    name, top = min(slots, key=lambda pair: severities[id(pair[1])].rank)
-    severity = severities[id(top)]
-    if severity == Severity.PASS and any(m.bad_rows for _, m in slots):
-        severity = Severity.WARN
+    name, top = min(slots, key=lambda pair: (Severity(severity(pair[1])).rank, -pair[1].wrong - pair[1].bad_rows))
+    worst = Severity(severity(top))
+    alike = sum(m.verdict == top.verdict for _, m in slots)
     shared = ", ".join(f"{name}: {o.length} tokens of {o.name}" for name, o, _ in found[:4])
     title = (
         "the engine's states are those of training"
-        if severity == Severity.PASS
+        if worst == Severity.PASS
         else f"slot {top.slot} of {name}: {top.sentence}"
+        + (f"; {alike} of {len(slots)} slots are {top.verdict}" if alike > 1 else "")
     )
     words = "; ".join(f"{m.slot}: {m.sentence}" for _, m in slots[:8]) + (
         f"; {len(slots) - 8} more slots" if len(slots) > 8 else ""
     )
-    return Finding("E011", severity, title, where, words, "every slot as training recorded it", shared,
-                   "" if severity == Severity.PASS else "capture these states again with the engine as it serves, or mend its capture")  # fmt: skip
+    return Finding("E011", worst, title, where, words, "every slot as training recorded it", shared,
+                   "" if worst == Severity.PASS else "capture these states again with the engine as it serves, or mend its capture")  # fmt: skip
 
 
 def _drafts(case: Serving) -> list[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eagle3lab.checks.evidence import Serving
-from eagle3lab.checks.figures import TOLERANCE, doubts, figures, settled
+from eagle3lab.checks.figures import TOLERANCE, doubts, figures, settled, sound
 from eagle3lab.counts import EngineReport, Flaw, ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.errors import LabError
@@ -38,14 +38,24 @@ def check(case: Serving) -> list[Finding]:
     run = case.run
     if run is None or run.engine not in ENGINES:
         return []  # E001 says so
+    out = _settings(run)
     try:
         reports = case.reports(run)
     except LabError:
-        return []  # the check of serving reads the same files and says which cannot be read
+        return out  # the check of serving reads the same files and says which cannot be read
     if not run.speculative:
-        return _baseline(run, reports)
+        return out + _baseline(run, reports)
     parts = (_used, _impossible, _against_each_other, _flawed, _exact, _ends, _means)
-    return [finding for part in parts for finding in part(run, reports)]
+    return out + [finding for part in parts for finding in part(run, reports)]
+
+
+def _settings(run: ServingRun) -> list[Finding]:
+    """Settings of the case that the engine does not have, or cannot follow."""
+    faults = getattr(ENGINES[run.engine], "setting_faults", None)
+    return [Finding("E025", Severity.WARN, f"run {run.name!r}: {text}", "case.toml", expected=expected,
+                    evidence=f"{run.engine}'s own rules (by reading)",
+                    remedy="write the settings that the run was served with")
+            for text, expected in (faults(run) if faults else ())]  # fmt: skip
 
 
 def _where(*reports: EngineReport) -> str:
@@ -71,7 +81,7 @@ def _used(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
     best, said = usable.counted, usable.printed
     if best is None or best.accept_length is None:
         if usable.why and said is None:
-            given = [r for r in reports if r.accept_length is not None or r.reported_length is not None]
+            given = [r for r in settled(run, reports) if r.accept_length or r.reported_length or doubts(r)]
             return [Finding("E020", Severity.NOT_COMPARABLE, f"partial: no figure of the engine is used: {usable.why}", _where(*given),
                             expected="measured counts that go together", remedy="record the run again")]  # fmt: skip
         if said is None:
@@ -123,7 +133,8 @@ def _impossible(run: ServingRun, reports: Sequence[EngineReport]) -> list[Findin
 
 
 def _against_each_other(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
-    counted = [r for r in reports if r.drafts is not None and r.accepted is not None and r.drafts > 0]
+    # what cannot be is not set against what can: E021 speaks of it
+    counted = [r for r in sound(run, reports) if r.drafts is not None and r.accepted is not None and r.drafts > 0]
     out = []
     for report in counted[1:]:
         best = counted[0]
@@ -190,7 +201,8 @@ def _flawed(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
 
 
 def _exact(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
-    best = _best(reports) or next((r for r in reports if r.reported_length is not None), None)
+    good = sound(run, reports)
+    best = _best(good) or next((r for r in good if r.reported_length is not None), None)
     if best is None or any(flaw is Flaw.SIMULATED for r in reports for flaw, _ in r.flaws):
         return []
     length = best.accept_length if best.accept_length is not None else best.reported_length
@@ -214,7 +226,7 @@ def _exact(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
 
 def _ends(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
     """Tokens that the counters count and nobody got: drafts accepted past a request's end (vllm #56101)."""
-    report = next((r for r in reports if r.accept_length is not None and r.output), None)
+    report = next((r for r in sound(run, reports) if r.accept_length is not None and r.output), None)
     if (
         report is None
         or report.drafts is None
@@ -244,7 +256,7 @@ def _ends(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
 
 
 def _means(run: ServingRun, reports: Sequence[EngineReport]) -> list[Finding]:
-    for report in reports:
+    for report in sound(run, reports):
         mean = report.mean_of_means
         if mean is None and len(report.lengths) > 1:
             mean = sum(report.lengths) / len(report.lengths)

@@ -168,8 +168,13 @@ def _twins(found: Survey) -> list[Finding]:
 
 def _stream(found: Survey) -> list[Finding]:
     apart = {pair for _, pair in found.apart}  # S017: rows of other places are as strange to each other
+    odd = {b for (_, b), o in found.odd.items() if o.kind != "increment"}  # S017, S018
+    odd |= {b for (_, b), (*_, zero) in found.bad_rows.items() if zero > 1}  # S002
+    odd |= {b for pair in found.same for b in pair}  # S007
     direct = {
-        pair: c for pair, c in found.cosines.items() if pair[1] - pair[0] == 1 and pair[0] > 0 and pair not in apart
+        pair: c
+        for pair, c in found.cosines.items()
+        if pair[1] - pair[0] == 1 and pair[0] > 0 and pair not in apart and not odd & set(pair)
     }
     if not direct:
         return _far(found)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from eagle3lab.acceptance import Evaluation
+from eagle3lab.acceptance import definition
+from eagle3lab.checks import agreement, conventions, gap
 from eagle3lab.checks import cost as costs
-from eagle3lab.checks import gap
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import figures, said_steps
 from eagle3lab.checks.inputs import stopped
+from eagle3lab.checks.served import ways
 from eagle3lab.checks.trees import predicted
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import BadShape, Blocked, LabError
-from eagle3lab.gap import compare_requests, cost, end_effect, length_from_accuracy
-from eagle3lab.gap.throughput import CHECK, SLACK
+from eagle3lab.gap import length_from_accuracy
+from eagle3lab.gap.throughput import BELOW, CHECK, SLACK
 from eagle3lab.reading import Reading, show
 from eagle3lab.records import Finding, Severity
 
-CODES = {
-    "E001": "accept length: the engine's against the prediction under its own reading",
-    "E002": "what the engine drops, replaces, invents or refuses",
-    "E003": "accepted drafts round by round: the engine's against the prediction",
-    "E004": "throughput: what a round costs and which accept length breaks even",
-    "E005": "layer ids in the engine's log against those of the case",
-    "E006": "accept length after the repair, beside a run that has it",
-    "E007": "training's accuracy as an accept length, beside both",
-    "E008": "what the engine's files leave out",
-    "E009": "how each known engine would read this checkpoint",
-}
+CODES = dict(
+    sorted(
+        (
+            agreement.CODES
+            | {
+                "E002": "what the engine drops, replaces, invents or refuses",
+                "E004": "throughput: what a round costs and which accept length breaks even",
+                "E005": "layer ids in the engine's log against those of the case",
+                "E006": "accept length after the repair, beside a run that has it",
+                "E007": "training's accuracy as an accept length, beside both",
+                "E008": "what the engine's files leave out",
+                "E009": "how each known engine would read this checkpoint",
+            }
+        ).items()
+    )
+)
 
 
 def check(case: Opened) -> list[Finding]:
@@ -45,7 +52,7 @@ def check(case: Opened) -> list[Finding]:
     return [*stopped(errors), *findings]
 
 
-def _chosen(case: Serving) -> list[Finding]:
+def _chosen(case: Opened) -> list[Finding]:
     run = case.run
     if run is None:
         return [Finding("E001", Severity.BLOCKED, "the case names no serving run: nothing to compare with",
@@ -57,19 +64,25 @@ def _chosen(case: Serving) -> list[Finding]:
     return _run(case, run) if run.speculative else []
 
 
-def _interpretation(case: Serving) -> list[Finding]:
+def _interpretation(case: Opened) -> list[Finding]:
     found = case.configured
     out = [(f"{found.program} would not run it: {text}", Severity.FAIL) for text in found.refused]
-    out += [(f"{found.program}: {text}", Severity.WARN) for text in (*found.replaced, *found.invented)]
+    out += [(f"{found.program}: {text}", Severity.WARN) for text in found.replaced]
+    made = accepts_nothing(found)
+    out += [
+        (f"{found.program} makes up {text}", Severity.FAIL if text == made else Severity.WARN)
+        for text in found.invented
+    ]
     out += [(f"{found.program}: {text}", Severity.INFO) for text in found.notes]
     if found.dropped:
         out.append((f"{found.program} does not use {', '.join(found.dropped)}", Severity.WARN))
     return [Finding("E002", severity, title, "draft", evidence="docs/readings.md",
-                    remedy="make the file say what the draft was trained with" if severity != Severity.INFO else "")
+                    remedy="" if severity == Severity.INFO else conventions.made_up(case) if made and made in title
+                    else "make the file say what the draft was trained with")
             for title, severity in out]  # fmt: skip
 
 
-def _run(case: Serving, run: ServingRun) -> list[Finding]:
+def _run(case: Opened, run: ServingRun) -> list[Finding]:
     reports = case.reports(run)
     if not reports:
         return [Finding("E001", Severity.BLOCKED, f"run {run.name!r} has no log, metrics or responses", "case.toml",
@@ -83,77 +96,39 @@ def _run(case: Serving, run: ServingRun) -> list[Finding]:
         first, *rest = (note.rstrip(".") for note in notes)
         files = dict.fromkeys(name for r in reports if r.notes for name in r.files)
         findings.append(Finding("E008", Severity.INFO, first, ", ".join(files), "; ".join(rest)))
+    for report in reports:
+        if report.remarks:
+            first, *rest = (remark.rstrip(".") for remark in report.remarks)
+            findings.append(Finding("E002", Severity.INFO, first, ", ".join(report.files), "; ".join(rest),
+                                    evidence=f"the {report.source}, in the engine's own words"))  # fmt: skip
     if best is None and usable.why:
         return [*findings, Finding("E001", Severity.NOT_COMPARABLE, f"partial: the engine's figure is compared with nothing: {usable.why}",
                                    ", ".join(f for r in reports for f in r.files), remedy="record the run again")]  # fmt: skip
-    if best is None or best.drafts is None:
+    counted = best is not None and best.drafts is not None
+    if not counted and usable.printed is None:
         return [*findings, Finding("E001", Severity.BLOCKED, f"run {run.name!r}: its files hold no acceptance counts",
                                    ", ".join(f for r in reports for f in r.files),
                                    remedy="give /metrics or per-request responses")]  # fmt: skip
     try:
-        reading = case.served(run).reading
+        way = case.served(run)
+        reading = None if accepts_nothing(way) else way.reading
         mine = predicted(case, run, reading, _steps(run, reports)) if reading else None
     except (Blocked, BadShape) as error:
+        theirs = usable.length if usable.length is not None else usable.printed and usable.printed.reported_length
         return [*findings, Finding(
-            "E001", Severity.BLOCKED, f"the engine reports {best.accept_length:.2f}; there is no prediction to compare it with",
-            f"{best.source}: {', '.join(best.files)}", f"engine {best.accept_length:.3f} ({best.drafts} rounds)",
-            evidence=str(error).splitlines()[0], remedy="give what is named here",
+            "E001", Severity.BLOCKED, f"the engine reports {theirs:.2f}; there is no prediction to compare it with",
+            ", ".join(f for r in reports for f in r.files),
+            f"engine {theirs:.3f}" + (f" ({best.drafts} rounds)" if best and counted else " (printed, without counts)"), evidence=str(error).splitlines()[0],
+            remedy="give what is named here",
         )]  # fmt: skip
     if mine is None:  # E002 says why the engine would not run it
         return findings
-    findings.append(_agreement(run, best, mine))
-    return findings + _rounds(case, run, reports, mine)
+    return [*findings, agreement.length(case, run, reports, mine), *agreement.rounds(case, reports, mine)]
 
 
 def _steps(run: ServingRun, reports: list[EngineReport]) -> int:
     """K that the run is predicted at: as its files say, else the case's; 0 for the case's default."""
     return costs.effective_steps(run, None, reports) if run.steps or said_steps(run, reports) else 0
-
-
-def _agreement(run: ServingRun, report: EngineReport, found: Evaluation) -> Finding:
-    mine, theirs = found.length, report.accept_length
-    assert theirs is not None
-    extra = end_effect(list(found.parts.values()), found.steps)
-    low, high = min(mine.low, mine.value - 0.01), max(mine.high, mine.value + 0.01) + extra
-    agrees = low <= theirs <= high
-    measured = f"engine {theirs:.3f} ({report.drafts} rounds), predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}] " \
-               f"({mine.n} rounds)"  # fmt: skip
-    where = f"{report.source}: {', '.join(report.files)}"
-    tree = (
-        f", topk {run.topk}, {run.draft_tokens} draft tokens, a tree by reading SGLang's source" if run.topk > 1 else ""
-    )
-    evidence = f"reading of run {run.name!r}: {show(found.reading.aux)}, K={found.steps}{tree}; engines count drafts accepted past a request's " \
-               f"end, which adds at most {extra:.3f} here"  # fmt: skip
-    if agrees:
-        return Finding("E001", Severity.PASS, f"the engine's accept length {theirs:.2f} is what its reading predicts", where,
-                       measured, evidence=evidence)  # fmt: skip
-    below = theirs < mine.value
-    return Finding(
-        "E001", Severity.WARN if below else Severity.INFO,
-        f"the engine reports {theirs:.2f}, {'less' if below else 'more'} than the {mine.value:.2f} its reading predicts",
-        where, measured, "agreement within the interval", evidence,
-        "not on the files' side: texts differ, or the engine's state (prefix cache, chunked prefill, KV dtype) is suspect",
-    )  # fmt: skip
-
-
-def _rounds(case: Serving, run: ServingRun, reports: list[EngineReport], mine: Evaluation) -> list[Finding]:
-    report = next((r for r in reports if r.requests), None)
-    if report is None:
-        return []
-    found = compare_requests(report.requests, mine.parts, case.samples)
-    if not found.matches:
-        return [Finding("E003", Severity.NOT_COMPARABLE, "no request has the tokens of a sample", ", ".join(report.files),
-                        remedy="serve the recorded prompts with return_token_ids to compare round by round")]  # fmt: skip
-    counts = found.counts
-    differ = [m for m in found.matches if not m.equal]
-    words = "; ".join(f"{m.sample} from round {m.first}" + (" (its last)" if m.last_only else "") for m in differ)
-    severity = Severity.PASS if counts["equal"] >= 0.7 * counts["matched"] else Severity.WARN
-    return [Finding(
-        "E003", severity,
-        f"accepted drafts equal the engine's round by round in {counts['equal']} of {counts['matched']} requests",
-        ", ".join(report.files), measured=words or "all equal", expected="equal, but for the last round and near-ties",
-        evidence="a last round may count drafts past the request's end; states are stored in bfloat16",
-    )]  # fmt: skip
 
 
 def _logged_ids(run: ServingRun, reports: list[EngineReport]) -> list[Finding]:
@@ -168,33 +143,57 @@ def _logged_ids(run: ServingRun, reports: list[EngineReport]) -> list[Finding]:
 
 
 def _cost(case: Serving) -> list[Finding]:
-    run, base = case.run, case.baseline
-    if run is None or base is None or not run.speculative:
+    run = case.run
+    found = costs.timed(case, run) if run is not None and run.speculative else ""
+    if run is None or isinstance(found, str):  # E013 says what is missing where something was timed
         return []
-    if not (run.seconds and run.tokens and base.seconds and base.tokens):
-        return []
-    measured = figures(run, case.reports(run)).length
-    if measured is None:
-        return []
-    found = cost(measured, run.tokens / run.seconds, base.tokens / base.seconds)
-    words = f"{run.tokens / run.seconds:.1f} tok/s against {base.tokens / base.seconds:.1f} without: {found.speedup:.2f}×; " \
-            f"a round costs {found.round_cost:.2f} plain steps"  # fmt: skip
-    if found.round_cost < 1 - SLACK:
+    times, price, length = found.cost.speedup, found.cost.round_cost, found.cost.accept_length
+    words = f"{found.speed:.1f} tok/s against {found.plain:.1f} without: {times:.2f}×; a round costs {price:.2f} plain steps"
+    where, behind = "case.toml: seconds, tokens", "round cost = accept length / speed-up, both measured"
+    behind += f"; {found.reserved}" if found.reserved else ""
+    if price < 1 - SLACK:
         return [Finding(
-            "E004", Severity.WARN, f"speculation is {found.speedup:.2f} times faster than none, more than its accept length {measured:.2f}: a "
-            f"round costs below one plain step, which no server does: {CHECK}", "case.toml: seconds, tokens", words,
-            f"a speed-up of {measured:.2f} at most", "round cost = accept length / speed-up, both measured",
+            "E004", Severity.WARN, f"speculation is {times:.2f} times faster than none, more than its accept length {length:.2f}: a "
+            f"round costs below one plain step, which no server does: {CHECK}", where, words,
+            f"a speed-up of {length:.2f} at most", behind,
             "time both runs with the same prompts and concurrency, and count the tokens of both alike",
         )]  # fmt: skip
-    slower = found.speedup < 1
-    return [Finding(
-        "E004", Severity.WARN if slower else Severity.INFO,
-        f"speculation is {1 / found.speedup:.1f} times slower than none: it breaks even at accept length {found.round_cost:.2f}"
-        if slower else f"speculation is {found.speedup:.2f} times faster than none",
-        "case.toml: seconds, tokens", words, f"accept length above {found.round_cost:.2f}",
-        "round cost = accept length / speed-up, both measured",
-        "mend the acceptance first; then fewer draft tokens" if slower else "",
-    )]  # fmt: skip
+    even, slower = abs(times - 1) <= EVEN, times < 1
+    digits = 1 if times < 0.9 else 2
+    title = f"speculation is {times:.2f} times faster than none"
+    if even:
+        title = f"speculation is as fast as none: {found.speed:.1f} against {found.plain:.1f} tok/s"
+    elif slower:
+        title = (
+            f"speculation is {1 / times:.{digits}f} times slower than none: it breaks even at accept length {price:.2f}"
+        )
+    return [Finding("E004", Severity.WARN if slower and not even else Severity.INFO, title, where, words,
+                    f"accept length above {price:.2f}", behind, _faster(case, run) if slower or even else "")]  # fmt: skip
+
+
+EVEN = 0.03
+"""Share within which two throughputs are called equal: timings of one server repeat no better."""
+
+
+HARMLESS = ("dropped", "second_norm", "rope.rule", "dtype")
+"""Fields of a reading in which engines differ from training and lose little by it."""
+
+
+def _faster(case: Serving, run: ServingRun) -> str:
+    """What to do about a run that is no faster than none, by whether its reading is the fitted one."""
+    fewer = "fewer draft tokens: E013 says what each K would give"
+    reading = _reading(case, run)
+    try:
+        fitted = case.scan.fitted
+        apart = [k for k in reading.diff(fitted) if k not in HARMLESS] if reading else None
+    except LabError:  # F005 says why nothing could be fitted
+        apart = None
+    if apart is None:
+        return f"whether the run reads the draft as it was trained is not known here: settle that first; then {fewer}"
+    if apart and reading:
+        words = [f"boundaries {show(reading.aux)}, not {show(fitted.aux)}" if k == "aux" else k for k in apart]
+        return f"mend the acceptance first: the run's reading differs from the fitted one in {', '.join(words)}; then {fewer}"
+    return f"the run's reading is the fitted one, so that there is no wiring to mend: {fewer}, or a draft that is better or cheaper"
 
 
 def _repaired(case: Serving) -> list[Finding]:
@@ -218,20 +217,21 @@ def _repaired(case: Serving) -> list[Finding]:
             "E006", Severity.INFO, f"after the repair the engine measured accept length {measured:.2f} (run {other.name!r}); "
             f"the lab predicts {mine.value:.2f}", f"run {other.name!r}",
             measured=f"engine {measured:.3f}, predicted {mine.value:.3f} [{mine.low:.3f}, {mine.high:.3f}]"
-                     + _speed(case, other, measured),
+                     + _speed(case, other),
             evidence=f"K={steps or other.steps}, boundaries {show(fitted.aux)}",
         )]  # fmt: skip
     return []
 
 
-def _speed(case: Serving, run: ServingRun, accept_length: float) -> str:
+def _speed(case: Serving, run: ServingRun) -> str:
     """The run's throughput against the baseline's, in words; nothing where one of them was not timed."""
-    base = case.baseline
-    if base is None or not (run.seconds and run.tokens and base.seconds and base.tokens):
+    found = costs.timed(case, run)
+    if isinstance(found, str):
         return ""
-    found = cost(accept_length, run.tokens / run.seconds, base.tokens / base.seconds)
-    below = f", below one plain step, which no server does: {CHECK}" if found.round_cost < 1 - SLACK else ""
-    return f"; {found.speedup:.2f} times the speed without speculation, so that a round costs {found.round_cost:.2f} plain steps there{below}"
+    below = f", {BELOW}: {CHECK}" if found.cost.round_cost < 1 - SLACK else ""
+    also = f" ({found.reserved})" if found.reserved else ""
+    return f"; {found.cost.speedup:.2f} times the speed without speculation, so that a round costs " \
+           f"{found.cost.round_cost:.2f} plain steps there{below}{also}"  # fmt: skip
 
 
 def _reading(case: Serving, run: ServingRun) -> Reading | None:
@@ -261,19 +261,29 @@ def _training(case: Serving) -> list[Finding]:
     )]  # fmt: skip
 
 
-def _engines(case: Serving) -> list[Finding]:
-    try:
-        fitted = case.scan.fitted
-    except LabError:  # F005 says why nothing could be fitted
-        fitted = None
-    lines = []
-    for name, found in case.everyone.items():
-        if found.reading is None:
-            lines.append(f"{name}: refuses ({found.refused[0] if found.refused else 'no reading'})")
-        else:
-            diff = found.reading.diff(fitted) if fitted else {}
-            wrong = ", ".join(k for k in diff if k not in ("dropped", "second_norm", "rope.rule", "dtype"))
-            words = "" if fitted is None else f", differs in {wrong}" if wrong else ", as fitted"
-            lines.append(f"{name}: reads {show(found.reading.aux)}{words}")
+def _engines(case: Opened) -> list[Finding]:
+    lines, lengths = [], False
+    for way in ways(case, case.everyone):
+        if way.reading is None:
+            lines.append(f"{way.program}: {way.why}")
+            continue
+        wrong = (
+            ""
+            if way.diff is None
+            else f", differs in {', '.join(way.diff)}"
+            if way.diff
+            else ""
+            if way.why
+            else ", as fitted"
+        )
+        length = (
+            ""
+            if way.length is None
+            else f", accept length {way.length.value:.2f} [{way.length.low:.2f}, {way.length.high:.2f}]"
+        )
+        lengths = lengths or way.length is not None
+        lines.append(f"{way.program}: reads {show(way.reading.aux)}{wrong}{length}{f' ({way.why})' if way.why else ''}")
+    counted = f"; accept lengths: {definition(case.steps)}" if lengths else ""
     return [Finding("E009", Severity.INFO, "as its config stands, this checkpoint is read by each engine as follows",
-                    "draft config.json", measured="; ".join(lines), evidence="docs/readings.md; SGLang by reading")]  # fmt: skip
+                    "draft config.json", measured="; ".join(lines), evidence=f"docs/readings.md; SGLang by reading{counted}",
+                    remedy="'eagle3lab serve-as' says each difference in words" if lengths else "")]  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from eagle3lab.checks import (
     acceptance,
     alignment,
     dumps,
+    fitted,
     forward,
     fresh,
     inputs,
@@ -92,17 +94,27 @@ def _serving(case: Opened) -> list[Finding]:
 
 
 def _acceptance(case: Opened) -> list[Finding]:
+    if stopped := fitted.blocked(case):
+        return [_as_length(stopped[0])]
     out = acceptance.check(case)
+    configured = case.configured.reading
+    if configured and case.scan.fits and configured.aux != case.scan.fitted.aux and (stopped := fitted.doubtful(case)):
+        out = [_as_length(stopped[0]) if f.code == "A001" else f for f in out]
     if not case.scan.fits:
         return out  # A001 says that nothing fits: where it is right means nothing either
-    fitted = case.evaluate(case.scan.fitted)
-    held = [s for s in map(case.readable, fitted.parts) if s is not None]
+    best = case.evaluate(case.scan.fitted)
+    held = [s for s in map(case.readable, best.parts) if s is not None]
     return [
         *out,
-        *positions.check(case, fitted, {s.name: s for s in held}),
-        *precision.check(case, fitted.reading, held),
-        *walks.check(case, fitted, {s.name: s for s in held}, _texts(case.attempt("target"))),
+        *positions.check(case, best, {s.name: s for s in held}),
+        *precision.check(case, best.reading, held),
+        *walks.check(case, best, {s.name: s for s in held}, _texts(case.attempt("target"))),
     ]
+
+
+def _as_length(wiring: Finding) -> Finding:
+    """A001 where F003 is blocked, by the same finding."""
+    return replace(wiring, code="A001", title=wiring.title.replace("the wiring", "accept length"))
 
 
 def _texts(target: Target | None) -> Callable[[int], str]:

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from eagle3lab.acceptance import (
     RULES,
     Acceptance,
-    Choice,
     Drift,
     Evaluation,
     Sampled,
-    against_choice,
     first_within,
     head_cost,
     sampled,
@@ -19,6 +17,7 @@ from eagle3lab.acceptance import (
     words_of,
 )
 from eagle3lab.checks.evidence import Opened
+from eagle3lab.checks.text import GREEDY
 from eagle3lab.errors import LabError
 from eagle3lab.records import Finding, Sample, Severity
 from eagle3lab.tokens import REASONS, Judged, costs, judge
@@ -29,9 +28,6 @@ CODES = {
     "A022": "which tokens cost most accept length, and why",
     "A023": "expected acceptance at temperature 1",
 }
-
-GREEDY = 0.9
-"""As S005: below this share of the target's own choices a text is not its greedy output."""
 
 TEMPERATURE = 1.0
 
@@ -65,11 +61,8 @@ def _choice(case: Opened, fitted: Evaluation, walked: Walked) -> list[Finding]:
     pairs = [(part, own[sample.name]) for sample, part in walked if sample.name in own]
     drift = Drift.of([a for a, _ in pairs], [b for _, b in pairs])
     fed = f"{drift.equal} of {drift.rounds} rounds keep as many drafts when later steps read the draft's own tokens"
-    chosen = first_within(walked, lambda pair: head_cost(case.model, pair[0]))
     try:
-        found = Choice(0, 0, 0, 0, 0, 0, 0)
-        for sample, part in chosen:
-            found = found + against_choice(case.model, sample, fitted.reading, part)
+        found, partly = case.choice(fitted.reading)
     except LabError as error:
         return [Finding("A020", Severity.BLOCKED, "whether the walk is the engine's at temperature 0 is not known", "samples",
                         error.line, "a recorded final state and the target's head", fed,
@@ -79,7 +72,7 @@ def _choice(case: Opened, fitted: Evaluation, walked: Walked) -> list[Finding]:
         f"recorded token in {found.right} of {found.rows} rows, the target's choice in {found.chosen}"
     )
     evidence = f"{found.greedy} of {found.tokens} reply tokens are its choice, over the rows held; {fed}"
-    evidence = "; ".join(filter(None, [evidence, words_of(chosen, walked)]))
+    evidence = "; ".join(filter(None, [evidence, partly]))
     if found.share >= GREEDY:
         return [Finding("A020", Severity.PASS, "the text is the target's greedy output, so the walk is an engine's at "
                         "temperature 0", "samples", measured, evidence=evidence)]  # fmt: skip
@@ -148,13 +141,15 @@ def _sampling(case: Opened, fitted: Evaluation, walked: Walked) -> list[Finding]
     if total is None or not total.reached[0]:
         return []
     most = "" if total.exact else "at most "
-    rates = ", ".join(f"{rate:.3f}" for rate in total.cumulative)
+    held = sum(n > 0 for n in total.reached)
+    rates = ", ".join(f"{rate:.3f}" for rate in total.cumulative[:held])
+    rates += f" (no row reaches draft {held + 1})" if held < len(total.reached) else ""
     return [Finding(
         "A023", Severity.INFO if total.exact else Severity.LIMIT,
         f"accept length at temperature {TEMPERATURE:g}: {most}{total.accept_length:.2f}", "samples",
         f"cumulative {most}{rates}, {RULES[0]} (the default of vLLM and SGLang)",
-        evidence=f"{total.reached[0]:.0f} rows, expected and not drawn; later positions over rows whose earlier drafts are "
-        "the recorded tokens" + ("" if total.exact else "; only some rows of the target's head are held")
+        evidence=f"{total.reached[0]:.0f} rows, expected and not drawn; exact for draft 1; later drafts are judged where the "
+        "earlier ones are the recorded tokens: on a greedy text that is the greedy path, no sampled one" + ("" if total.exact else "; only some rows of the target's head are held")
         + ("; " + words_of(chosen, walked) if len(chosen) < len(walked) else ""),
         remedy="" if total.exact else "give the whole target for exact numbers",
     )]  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from eagle3lab.checks import listed
+from eagle3lab.checks.fresh import TYPED
 from eagle3lab.dialects.common import flag, is_latent, nested_ids, rope_of, top_level_ids
 from eagle3lab.draft import Draft, TensorRow
 from eagle3lab.inventory import inventory
@@ -121,7 +123,7 @@ def _values(draft: Draft, stats: Mapping[str, TensorStats]) -> list[Finding]:
 
 
 def _flags(draft: Draft) -> list[Finding]:
-    config, findings = draft.config, []
+    config, findings = draft.config, _nulls(draft)
     for key, name in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
         on, there = flag(config, key), name in draft
         if on != there:
@@ -165,6 +167,21 @@ def _flags(draft: Draft) -> list[Finding]:
             remedy="set tie_word_embeddings to false",
         ))  # fmt: skip
     return findings or [Finding("W004", Severity.PASS, "config flags agree with the tensors")]
+
+
+def _nulls(draft: Draft) -> list[Finding]:
+    """Nulls where typed loaders want a value: the lab reads past them, an engine may not open the file (faults.md 61)."""
+    nulls = [key for key in TYPED if key in draft.raw_config and draft.raw_config[key] is None]
+    if not nulls:
+        return []
+    told = {"num_key_value_heads": draft.arch.kv_heads, "hidden_act": draft.arch.activation, "rms_norm_eps": draft.arch.eps,
+            "tie_word_embeddings": False, "use_cache": True}  # fmt: skip
+    return [Finding(
+        "W004", Severity.FAIL, f"{len(nulls)} null field{'s' * (len(nulls) > 1)}: {', '.join(nulls)}",
+        f"config.json: {', '.join(nulls)}", measured="null", expected="a value of its type, or no key",
+        evidence="typed loaders refuse null on loading (TensorRT-LLM's export pipeline); others take a default",
+        remedy="set " + ", ".join(f"{key} to {json.dumps(told[key])}" for key in nulls) + " (the values the lab runs it with)",
+    )]  # fmt: skip
 
 
 def _two_ropes(config: Mapping[str, Any]) -> list[Finding]:

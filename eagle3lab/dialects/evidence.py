@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from eagle3lab.errors import BadFile
 
 _SHOWN = 5
 """Faults of one file that are spelt out; the rest is counted."""
+_WIDTH = 30
+"""Characters of a value that cannot be read which are shown."""
 _LARGEST = 2**53
 """Counts past this are garbage: JSON's floats no longer hold them."""
 
@@ -111,6 +113,40 @@ def count(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
         return None
     return int(value) if value == int(value) else None
+
+
+def number(value: Any) -> float | None:
+    """``value`` as a mean or rate, None when it is none (absent, negative, NaN, text, past what is measured)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
+        return None
+    return float(value)
+
+
+def total(values: Sequence[int | None]) -> int | None:
+    """Their sum, None where one of them is unknown: what is not known is not zero."""
+    known = [v for v in values if v is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def unreadable(
+    rows: Sequence[Mapping[str, Any]], keys: Sequence[str], of: str, read: Callable[[Any], Any] = count
+) -> list[str]:
+    """Sentences about values that are there and cannot be read, [] when all can; null is not there.
+
+    Args:
+        rows: objects that hold them.
+        keys: their names, each of which a row may lack.
+        of: what a row is, in the plural, for the sentence.
+        read: gives None for what cannot be.
+    """
+    out = []
+    for key in keys:
+        odd = [row[key] for row in rows if row.get(key) is not None and read(row[key]) is None]
+        if odd:
+            shown = repr(odd[0])
+            shown = shown if len(shown) <= _WIDTH else f"{shown[:_WIDTH]}…"
+            out.append(f"{key} is {shown} in {len(odd)} of {len(rows)} {of}: that cannot be read")
+    return out
 
 
 def counts(values: Any) -> tuple[int, ...] | None:

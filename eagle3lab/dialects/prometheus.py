@@ -13,6 +13,8 @@ from eagle3lab.dialects.evidence import shortened, text_lines
 from eagle3lab.errors import BadFile
 
 Labels = tuple[tuple[str, str], ...]
+_APART = {"model_name": "models", "instance": "instances", "pod": "pods", "pod_name": "pods", "container": "containers"}
+"""Labels that a server does not vary, the last few added by Prometheus itself: what differs in them is several."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ def counter_growth(
     ``read`` gives a file's samples; an engine that writes the same counters in another form brings its own.
 
     Raises:
-        BadFile: a file is no Prometheus text, a counter is no whole number, or one went down or was created anew
-            (the server restarted in between: a difference would be meaningless).
+        BadFile: a file is no Prometheus text, a counter is no whole number or stands in it twice (two answers in one
+            file), or one went down or was created anew (the server restarted in between: a difference would be
+            meaningless).
     """
     snapshots: list[dict[tuple[str, Labels], float]] = []
     before = ""
@@ -113,7 +116,7 @@ def counter_growth(
         series = read(root, name)
         now = {(s.base, s.labels): s.value for s in series if s.base in wanted}
         made = {(s.name, s.labels): s.value for s in series if s.name.removesuffix("_created") in wanted}
-        faults = [
+        faults = _doubled(series, wanted) or [
             f"{_worded(key)}: found {value}; expected a count; save the metrics again"
             for key, value in now.items()
             if not math.isfinite(value) or value < 0 or value != int(value)
@@ -133,10 +136,25 @@ def counter_growth(
         growth.notes.append(
             "totals since the server started, warm-up included: the case gives no metrics from before the run"
         )
-    models = {value for _, labels in growth.values for key, value in labels if key == "model_name"}
-    if len(models) > 1:
-        growth.notes.append(f"partial: counters of several models summed: {', '.join(sorted(models))}")
+    for label, words in _APART.items():
+        several = {value for _, labels in growth.values for key, value in labels if key == label}
+        if len(several) > 1:
+            growth.notes.append(f"partial: counters of several {words} summed: {', '.join(sorted(several))}")
     return growth
+
+
+def _doubled(series: Sequence[Series], wanted: Sequence[str]) -> list[str]:
+    """Faults of counters and speculative gauges that a file holds twice: whichever is taken, the other is lost."""
+    values: dict[tuple[str, Labels], list[float]] = {}
+    for s in series:
+        if s.base in wanted or ":spec_" in s.name:
+            values.setdefault((s.name, s.labels), []).append(s.value)
+    return [
+        f"{_worded(key)}: found {len(found)} times ({', '.join(f'{v:.12g}' for v in found[:3])}); expected once; two "
+        "answers stand in this file, of two servers or of one asked twice: give each a file of its own"
+        for key, found in values.items()
+        if len(found) > 1
+    ]
 
 
 def _restarts(before: str, old: dict[tuple[str, Labels], float], new: dict[tuple[str, Labels], float]) -> list[str]:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES, OR, TRAINERS
-from eagle3lab.errors import Blocked
+from eagle3lab.dialects.common import own
+from eagle3lab.errors import BadOption, Blocked
 from eagle3lab.reading import Aux, Reading
 from eagle3lab.records import Architecture, Interpretation
 
 FALLBACK = "specforge"
 """The trainer whose conventions are taken when nothing says which one wrote the checkpoint: the plainest."""
+
+NOTHING = "nothing would be accepted"
+"""Words by which a dialect says, under ``invented``, that what it makes up decides every draft."""
+
+ANY_LAYERS = 8
+"""L where none is known and some wiring must be begun with: it is the search that says which one fits."""
+
+
+def accepts_nothing(way: Interpretation) -> str:
+    """What the program makes up in place of a tensor, where no draft can be right for it; ``""`` else.
+
+    There is no Reading of such a run: its ``reading`` is the one that it would have with the tensor.
+    """
+    return next((text for text in way.invented if NOTHING in text), "")
 
 
 def served(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:
@@ -68,15 +83,26 @@ def _same(a: Reading, b: Reading) -> bool:
 
 
 def plainest(arch: Architecture, layers: int | None) -> Reading | None:
-    """The reading to start from when nothing says how the checkpoint is run: that of the program it looks like."""
+    """The reading to start from when nothing says how the checkpoint is run: that of the program it looks like.
+
+    Without layer ids and L its wiring is a mere beginning. Its table is the file's own where it has one: nothing says
+    that there is a target to take another from.
+    """
     for program in (arch.program, *arch.program.split(OR), FALLBACK):
         try:
             found = trained(arch, layers, program)
         except Blocked:
-            return None
+            found = trained(arch, ANY_LAYERS, program)
+            if found and found.reading:
+                wiring = tuple(range(2, 2 + arch.aux)) if len(found.reading.aux) != arch.aux else found.reading.aux
+                found = replace(found, reading=found.reading.replace(aux=wiring))
         if found and found.reading:
-            return found.reading
+            return _own_table(arch, found.reading)
     return None
+
+
+def _own_table(arch: Architecture, reading: Reading) -> Reading:
+    return reading.replace(embedding="own") if own(arch, "embed_tokens.weight") == "own" else reading
 
 
 def configured(
@@ -96,13 +122,21 @@ def configured(
         runs: the chosen run first.
         program: the trainer.
         aux: boundaries that replace the configured ones.
+
+    Where the wiring cannot be told (no ids, L unknown) there is no reading, and ``source`` says why.
     """
     run = next((r for r in runs if r.speculative and r.engine in ENGINES), None)
-    if run is not None:
-        found = served(arch, layers, target_type, run)
-    else:
-        nobody = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
-        found = trained(arch, layers, program or arch.program) or nobody
+    who = f"{run.engine} {run.version}".strip() if run else program or arch.program
+    try:
+        if run is not None:
+            found = served(arch, layers, target_type, run)
+        else:
+            nobody = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
+            found = trained(arch, layers, program or arch.program) or nobody
+            if not target_type and found.reading:  # no target: the file's table is the only one there is
+                found = replace(found, reading=_own_table(arch, found.reading))
+    except Blocked as error:  # its wiring cannot be told; the search still says which one fits
+        found = Interpretation(who, None, source=str(error))
     base = found.reading or (plainest(arch, layers) if aux else None)
     if aux and base:
         reading = base.replace(aux=aux)
@@ -110,15 +144,38 @@ def configured(
     return found
 
 
-def everyone(arch: Architecture, layers: int | None, target_type: str) -> dict[str, Interpretation]:
-    """How each known engine and version serves this checkpoint as its config stands; a refusal says why."""
+def everyone(
+    arch: Architecture, layers: int | None, target_type: str, chosen: Sequence[str] = ()
+) -> dict[str, Interpretation]:
+    """How each known engine and version serves this checkpoint as its config stands; a refusal says why.
+
+    Where an engine's default layers cannot be told, ``source`` says why there is no reading.
+
+    Args:
+        arch: the checkpoint.
+        layers: L of the target.
+        target_type: its ``model_type``.
+        chosen: engines, each with a version (and runner) or without, which then stands for every known version; all
+            when empty.
+
+    Raises:
+        BadOption: an engine that is not known.
+    """
     out = {}
-    for name, engine in ENGINES.items():
-        for version in engine.VERSIONS:
-            number, _, runner = version.partition(" ")
-            run = ServingRun(name=version, engine=name, version=number, runner=runner)
-            try:
-                out[f"{name} {version}"] = served(arch, layers, target_type, run)
-            except Blocked as error:
-                out[f"{name} {version}"] = Interpretation(f"{name} {version}", None, refused=(str(error),))
+    for name, version in _versions(chosen):
+        number, _, runner = version.partition(" ")
+        run = ServingRun(name=f"{name} {version}", engine=name, version=number, runner=runner)
+        try:
+            out[run.name] = ENGINES[name].served(arch, layers, target_type, run)
+        except ValueError as error:
+            out[run.name] = Interpretation(run.name, None, source=str(error))
     return out
+
+
+def _versions(chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(engine, version) of each choice, every known one of all engines when there is no choice."""
+    for choice in chosen or tuple(ENGINES):
+        name, _, version = choice.strip().partition(" ")
+        if name not in ENGINES:
+            raise BadOption(f"engine {choice!r} is not known; known: {', '.join(ENGINES)}, alone or with a version")
+        yield from ((name, v) for v in ([version.strip()] if version.strip() else ENGINES[name].VERSIONS))

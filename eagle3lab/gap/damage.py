@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from eagle3lab.gap import rows as rows_of
@@ -23,8 +22,8 @@ EIGHT_BITS = 0.015
 ALIKE = 0.999
 """Agreement of inner products that only an orthogonal map leaves."""
 
-PARTS = (2, 4, 8, 16)
-"""Tensor-parallel sizes looked for."""
+MOST_RANKS = 64
+"""Tensor-parallel sizes up to here are thought of."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class SlotMatch:
         verdict: one of `MEANINGS`.
         sentence: the verdict in words.
         rows: rows compared at the expected boundary, tokens aligned.
+        wrong: those of them that do not agree within `limit_of` their errors.
         cosine: median cosine there.
         cosine_low: its 5 % quantile.
         error: median relative error there.
@@ -44,17 +44,19 @@ class SlotMatch:
         lag: and its lag: the engine's row i goes with training's row i + lag.
         best_cosine: median cosine there.
         shape: agreement of inner products at the expected boundary (1 under any rotation).
-        procrustes: what the best orthogonal map leaves, at the expected boundary.
+        procrustes: relative error that the best orthogonal map leaves there, rows at length 1.
         normed: error of a norm with a weight a column, the engine's state after it.
         blocks: relative error of each of 8 column blocks at the expected boundary.
         bad_rows: rows with NaN, infinities or only zeros in the engine's slot.
-        by_row: relative error of each row at the expected boundary, and the row numbers.
+        by_row: (row number, relative error) of each row at the expected boundary.
+        cosine_by_row: (row number, cosine), likewise.
     """
 
     slot: int
     verdict: str
     sentence: str
     rows: int = 0
+    wrong: int = 0
     cosine: float = math.nan
     cosine_low: float = math.nan
     error: float = math.nan
@@ -68,6 +70,7 @@ class SlotMatch:
     blocks: tuple[float, ...] = ()
     bad_rows: int = 0
     by_row: tuple[tuple[int, float], ...] = ()
+    cosine_by_row: tuple[tuple[int, float], ...] = ()
 
 
 def blocks(mine: Tensor, theirs: Tensor, count: int) -> list[float]:
@@ -87,41 +90,10 @@ def error_of(states: Tensor, truth: Tensor, lag: int) -> float:
 Found = tuple[str, str] | None
 
 
-def tail(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
-          lag: int) -> Found:  # fmt: skip
-    """Right up to some row and wrong after it (or the other way round): rows of another request."""
-    if len(mine) < 12:
-        return None
-    good = (rows_of.errors(mine, theirs) <= SAME).double()
-    if not 0.1 <= float(good.mean()) <= 0.95:
-        return None
-    # the cut that parts good rows from bad ones best: good before it and bad after it, or bad before and good after
-    ahead = torch.cat([good.new_zeros(1), good.cumsum(0)])
-    at = torch.arange(len(good) + 1)
-    first_good = ahead + (len(good) - at) - (ahead[-1] - ahead)
-    cut = int(first_good[4:-4].argmax()) + 4
-    right = float(first_good[cut]) / len(good)
-    back = len(good) - first_good
-    other = int(back[4:-4].argmax()) + 4
-    if float(back[other]) / len(good) > max(right, 0.9):
-        begins = f"boundary {m.slot} from row {int(numbers[other])} on"
-        return (
-            "foreign",
-            f"{begins}; the rows before it are of something else (another request's, or a buffer not written)",
-        )
-    if right < 0.9:
-        return None
-    row = int(numbers[cut])
-    rest = rows_of.best_lags(states[row:], {m.slot: training[m.slot]})[0]
-    moved = rest.lag - row
-    if rest.cosine > 0.995 and moved != lag:
-        how, why = ("later", "dropped") if moved > lag else ("earlier", "repeated")
-        off = f"its rows are {abs(moved - lag)} {how} than the tokens say: rows were {why}"
-        return "shifted", f"boundary {m.slot} up to row {row}; from there on {off}"
-    return (
-        "foreign",
-        f"boundary {m.slot} up to row {row}; from there on its rows belong to another request or another text",
-    )
+def limit_of(errors: Tensor) -> float:
+    """Relative error up to which a row agrees: `SAME`, or four times what is usual where the arithmetic is coarse."""
+    usual = errors[errors <= SAME]
+    return max(SAME, 4 * float(usual.median())) if len(usual) else SAME
 
 
 def elsewhere(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
@@ -129,49 +101,68 @@ def elsewhere(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, state
     """Another boundary, or the same one some rows off."""
     if m.best is None or m.best_cosine < 0.99:
         return None
-    if error_of(states, training[m.best], m.lag) > SAME:
+    a, b, _ = rows_of.pairs(states, training[m.best], m.lag)
+    off = rows_of.errors(a, b)
+    if len(off) < 6 or float(off.median()) > SAME:
         return None
+    apart = int((off > limit_of(off)).sum())
+    rest = f"; {apart} of its {len(off)} rows do not agree even so" if apart else ""
     moved = m.lag - lag
-    if m.best == m.slot or not moved:
-        if not moved:
-            return "boundary", f"it is boundary {m.best} of training's dump, not {m.slot}"
+    by_tokens = f", where the tokens say {_row(lag)}" if lag else ""
+    if m.best == m.slot and moved:
         words = "missing at its start" if moved > 0 else "too many at its start"
-        return (
-            "shifted",
-            f"boundary {m.slot}, {abs(moved)} rows off: its row i is training's row i{moved:+d} "
-            f"({abs(moved)} rows {words})",
+        return "shifted", (
+            f"boundary {m.slot}, {abs(moved)} rows off: its row i is training's row {_row(m.lag)}{by_tokens} "
+            f"({abs(moved)} rows {words}){rest}"
         )
-    return "boundary", f"it is boundary {m.best} of training's dump, not {m.slot}, and {moved:+d} rows off"
+    also = f", and {moved:+d} rows off" if moved else ""
+    return "boundary", f"it is boundary {m.best} of training's dump, not {m.slot}{also}{rest}"
+
+
+def _row(lag: int) -> str:
+    return f"i{lag:+d}" if lag else "i"
 
 
 def scaled(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
             lag: int) -> Found:  # fmt: skip
-    """The same directions, all longer or shorter by one factor."""
+    """The same directions, or all turned about, longer or shorter by one factor or by one a row."""
     for boundary in dict.fromkeys(b for b in (m.slot, m.best) if b in training):
         assert boundary is not None
         off = lag if boundary == m.slot else m.lag
         a, b, _ = rows_of.pairs(states, training[boundary], off)
-        if len(a) < 6 or float(rows_of.cosines(a, b).median()) < 1 - SAME**2:
+        cosine = float(rows_of.cosines(a, b).median()) if len(a) >= 6 else 0.0
+        if abs(cosine) < 1 - SAME**2:
             continue
         ratio = a.norm(dim=1) / b.norm(dim=1)
         middle = float(ratio.median())
         spread = float((ratio / middle - 1).abs().median())
-        own = a.norm(dim=1)
-        even = float((own / own.median() - 1).abs().median())
-        # rows of one length where training's are not: a norm, however alike training's rows are in length
-        if spread > SAME or (spread > 0.003 and even < 0.25 * spread):
-            factors = f"{float(ratio.min()):.3g} … {float(ratio.max()):.3g}"
+        even = min(float((n / n.median() - 1).abs().median()) for n in (a.norm(dim=1), b.norm(dim=1)))
+        sign = "-" if cosine < 0 else ""
+        factors = f"{sign}{float(ratio.min()):.3g} … {sign}{float(ratio.max()):.3g}"
+        # rows of one length where the other's are not: a norm, however alike its rows were in length before
+        if spread > 0.003 and even < 0.25 * spread:
             return "normed", (
                 f"boundary {boundary}, every row brought to a length of its own (factors {factors}): a norm without a "
                 "weight lies between the two"
             )
+        if spread > SAME:
+            return "scaled", f"boundary {boundary}, every row times a factor of its own ({factors})"
+        if cosine < 0:
+            return "scaled", f"boundary {boundary} times {-middle:.4g}: its sign is turned"
         if abs(middle - 1) <= SAME:  # near in direction and length, and yet not it: a neighbour, or a part of a sum
             continue
-        parts = next((n for n in PARTS if abs(middle * n - 1) < SAME or abs(middle / n - 1) < SAME), None)
-        why = f": {'1/' if middle < 1 else ''}{parts}, as where {parts} tensor-parallel ranks were " \
-              f"{'not added up' if middle < 1 else 'added up twice'}" if parts else ""  # fmt: skip
-        return "scaled", f"boundary {boundary} times {middle:.4g}{why}"
+        return "scaled", f"boundary {boundary} times {middle:.4g}{_ranks(middle)}"
     return None
+
+
+def _ranks(factor: float) -> str:
+    """What a factor can come from where tensor-parallel ranks are added up."""
+    ranks = round(max(factor, 1 / factor))
+    if not 2 <= ranks <= 16 or abs(max(factor, 1 / factor) / ranks - 1) > 0.01:
+        return ""
+    if factor > 1:
+        return f" (as where {ranks} tensor-parallel ranks each held the whole and were added up)"
+    return f" (1/{ranks}: as where {ranks} tensor-parallel ranks were averaged, not added up)"
 
 
 def normed(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
@@ -194,20 +185,32 @@ def normed(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: 
 
 def columns(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
              lag: int) -> Found:  # fmt: skip
-    """Right in some column blocks only, as where one rank's columns, or stale ones, stand beside the right ones."""
-    for count in PARTS if len(mine) else ():
-        errors = blocks(mine, theirs, count)
-        good = [i for i, e in enumerate(errors) if e <= SAME]
-        bad = [i for i, e in enumerate(errors) if e > 4 * SAME]
-        if good and bad and len(good) + len(bad) == count:
-            width = mine.shape[1] // count
-            named = ", ".join(f"{i * width} … {(i + 1) * width - 1}" for i in good[:4])
-            off = min(errors[i] for i in bad)
-            return "columns", (
-                f"boundary {m.slot} in {len(good)} of {count} column blocks only (columns {named}); the others differ "
-                f"(median error {off:.2f} or more): the states of {count} tensor-parallel ranks were not gathered"
-            )
-    return None
+    """Right in some runs of columns only, as where one rank's columns, or stale ones, stand beside the right ones."""
+    runs = rows_of.column_runs(mine, theirs) if len(mine) else []
+    if len({right for _, _, right in runs}) < 2:
+        return None
+    width, trim = mine.shape[1], 2 if mine.shape[1] >= 64 else 0  # an edge may be found a column or two off
+    parts = {(a, b): slice(a + trim * (a > 0), b - trim * (b < width)) for a, b, _ in runs}
+    errors = {ends: float(rows_of.errors(mine[:, part], theirs[:, part]).median()) for ends, part in parts.items()}
+    off = min(errors[a, b] for a, b, right in runs if not right)
+    if off <= 4 * SAME or max(errors[a, b] for a, b, right in runs if right) > SAME:
+        return None
+    ranks = rows_of.equal_parts([a for a, _, _ in runs[1:]], width)
+    good, where = [(a, b) for a, b, right in runs if right], "only"
+    why = "what is wrong are no equal parts, as tensor-parallel ranks hold"
+    if ranks:
+        part = -(-width // ranks)
+        if width % ranks == 0:
+            good = [(part * round(a / part), part * round(b / part)) for a, b in good]
+        where = f"of {ranks} column blocks only"
+        why = f"as where the states of {ranks} tensor-parallel ranks, or of a multiple, were not gathered"
+    named = ", ".join(f"{a} … {b - 1}" for a, b in good[:4]) + (" and more" if len(good) > 4 else "")
+    held = (
+        f"{sum(max(1, round((b - a) / part)) for a, b in good)} {where} (columns {named})"
+        if ranks
+        else f"columns {named} only"
+    )
+    return "columns", f"boundary {m.slot} in {held}; the others differ (median error {off:.2f} or more): {why}"
 
 
 def partial(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states: Tensor, training: dict[int, Tensor],
@@ -229,10 +232,9 @@ def partial(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states:
     left = float(((e - share * d).square().sum(1) / size).median()) ** 0.5
     if not 0.02 < share < 0.85 or own > 1.5 * share or left > 1.2 * max(share * (1 - share), 1e-9) ** 0.5:
         return None
-    ranks = min(PARTS, key=lambda n: abs(math.log(share * n)))
     return "partial", (
-        f"boundary {m.slot - 1} plus {share:.2f} of what its block adds: a partial sum, as from one of about {ranks} "
-        "tensor-parallel ranks before their all-reduce; the error is spread over all columns"
+        f"boundary {m.slot - 1} plus {share:.3f} of what its block adds: a partial sum, as from one of about "
+        f"{round(1 / share)} tensor-parallel ranks before their all-reduce; the error is spread over all columns"
     )
 
 
@@ -260,7 +262,7 @@ def rotated(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states:
         a, b, _ = rows_of.pairs(states, training[boundary], lag)
         if len(a) < 6 or rows_of.shape_agreement(a, b) < ALIKE or float(rows_of.cosines(a, b).median()) > 0.95:
             continue
-        ordered = float(rows_of.errors(a.sort(1).values, b.sort(1).values).median()) <= SAME
+        ordered = float(rows_of.errors(rows_of.unit(a).sort(1).values, rows_of.unit(b).sort(1).values).median()) <= SAME
         what = "with its columns in another order" if ordered else "rotated"
         why = (
             ""
@@ -268,8 +270,10 @@ def rotated(m: SlotMatch, mine: Tensor, theirs: Tensor, numbers: Tensor, states:
             else " (a quantiser's rotation of the residual stream folded into the target's weights does this)"
         )
         alike, apart = rows_of.shape_agreement(a, b), float(rows_of.cosines(a, b).median())
+        factor = float((a.norm(dim=1) / b.norm(dim=1)).median())
+        times = f" and times {factor:.3g}" if abs(factor - 1) > SAME else ""
         return "rotated", (
-            f"boundary {boundary} {what}: inner products between rows agree to {alike:.4f} while the rows have cosine "
-            f"{apart:.3f}{why}"
+            f"boundary {boundary} {what}{times}: inner products between rows agree to {alike:.4f} while the rows have "
+            f"cosine {apart:.3f}, and the best rotation leaves an error of {rows_of.procrustes(a, b):.3f}{why}"
         )
     return None

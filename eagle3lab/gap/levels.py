@@ -55,10 +55,19 @@ class Waterfall:
 
     @property
     def largest_loss(self) -> Bar | None:
-        """The bar that takes most among those that compare like with like (the arithmetic ones apart), if any takes."""
-        losses = [bar for bar in self.bars if bar.kind not in ARITHMETIC and bar.end < bar.start]
+        """The bar that takes most of those that compare like with like (the arithmetic ones apart) and surely take.
+
+        Whose interval holds 0 may as well give; without an interval (too few samples) every loss counts.
+        """
+        losses = [
+            bar for bar in self.bars
+            if bar.kind not in ARITHMETIC and bar.end < bar.start - SMALL and not bar.change.high >= 0
+        ]  # fmt: skip
         return min(losses, key=lambda bar: bar.end - bar.start, default=None)
 
+
+SMALL = 0.005
+"""A change that two decimals do not show."""
 
 ARITHMETIC = ("bonus", "chain")
 """Bars that follow from training's figure by arithmetic alone."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from eagle3lab.acceptance import Acceptance
 from eagle3lab.counts import RequestReport
+from eagle3lab.gap.rounds import RoundDifference, differing
 from eagle3lab.records import Sample
 
 
@@ -21,6 +22,7 @@ class RequestMatch:
         equal: all rounds equal.
         last_only: they differ in the last round only, where the engine may count drafts past the request's end.
         first: the first round that differs, None when equal.
+        differs: the engine's rounds that differ from what the draft accepts from the very row they began at.
     """
 
     sample: str
@@ -29,14 +31,23 @@ class RequestMatch:
     equal: bool
     last_only: bool
     first: int | None
+    differs: tuple[RoundDifference, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All requests of a run beside their predictions."""
+    """All requests of a run beside their predictions.
+
+    Attributes:
+        matches: those with the tokens of a sample and with their rounds.
+        unmatched: those without such tokens.
+        silent: those with the tokens of a sample for which the engine listed no rounds.
+        counts: how many are what.
+    """
 
     matches: tuple[RequestMatch, ...] = ()
     unmatched: int = 0
+    silent: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -54,10 +65,13 @@ def compare_requests(
         if len(sample.spans) == 1:
             a, b = sample.spans[0]
             keyed[tuple(sample.input_ids[:a].tolist()), tuple(sample.input_ids[a:b].tolist())] = part
-    matches = []
+    matches, silent = [], 0
     for request in requests:
         found = keyed.get((request.prompt_ids, request.token_ids))
         if found is None:
+            continue
+        if found.rounds and not request.accepted:
+            silent += 1
             continue
         predicted = tuple(r.accepted for r in found.rounds)
         first = next((i for i, (p, m) in enumerate(zip(predicted, request.accepted, strict=False)) if p != m), None)
@@ -68,10 +82,12 @@ def compare_requests(
             and first >= len(request.accepted) - 1
             and abs(len(predicted) - len(request.accepted)) <= 1
         )
-        matches.append(RequestMatch(found.sample, predicted, request.accepted, first is None, last, first))
+        differ = differing(found, request.accepted)
+        matches.append(RequestMatch(found.sample, predicted, request.accepted, first is None, last, first, differ))
     return Comparison(
         tuple(matches),
-        len(requests) - len(matches),
+        len(requests) - len(matches) - silent,
+        silent,
         {
             "requests": len(requests),
             "matched": len(matches),

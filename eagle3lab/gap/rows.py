@@ -110,16 +110,17 @@ def _products(states: Tensor) -> Tensor:
 
 
 def procrustes(engine: Tensor, training: Tensor) -> float:
-    """Share of training's unit rows that the best orthogonal map of the engine's does not reach (0 … 1).
+    """Relative error that the best orthogonal map of the engine's rows leaves, all rows at length 1 (0 … √2).
 
-    min_R |E R - T|² = |E|² + |T|² - 2 |EᵀT|_* (nuclear norm), from matrices of the size of the rows, never [H, H].
+    min_R |E R - T|² = |E|² + |T|² - 2 |EᵀT|_* (nuclear norm), from matrices of the size of the rows, never [H, H]. With
+    fewer rows than columns some map brings unrelated rows near too: `shape_agreement` is what tells them apart.
     """
     a, b = unit(engine[:MOST_ROWS]).double(), unit(training[:MOST_ROWS]).double()
     left = torch.linalg.qr(a.T, mode="r").R  # [min(R, H), R]
     right = torch.linalg.qr(b.T, mode="r").R
     nuclear = float(torch.linalg.svdvals(left @ right.T).sum())
     whole = float(b.square().sum())
-    return max(float(a.square().sum()) + whole - 2 * nuclear, 0.0) / (2 * max(whole, 1e-30))
+    return (max(float(a.square().sum()) + whole - 2 * nuclear, 0.0) / max(whole, 1e-30)) ** 0.5
 
 
 def column_fit(engine: Tensor, training: Tensor) -> float:
@@ -133,6 +134,45 @@ def column_fit(engine: Tensor, training: Tensor) -> float:
     fit, test = slice(0, None, 2), slice(1, None, 2)
     weight = (engine[fit] * scaled[fit]).sum(0) / scaled[fit].square().sum(0).clamp(min=1e-30)  # [H]
     return float(errors(scaled[test] * weight, engine[test]).median())
+
+
+def column_runs(engine: Tensor, training: Tensor, apart: float = 0.3) -> list[tuple[int, int, bool]]:
+    """Columns in runs, as (first, one past the last, whether the two agree there); [] where no clear runs are.
+
+    A column agrees where the median difference over rows is below ``apart`` of the column's median size. Single columns
+    go with their neighbours: where all rows have nearly one value in a column, two texts agree in it by chance.
+    """
+    size = training.abs().median(0).values
+    off = (engine - training).abs().median(0).values / size.clamp(min=max(0.25 * float(size.median()), 1e-30))
+    agree = (off <= apart).float()  # [H]
+    window = min(9, len(agree) // 64 | 1)
+    padded = torch.nn.functional.pad(agree[None, None], (window // 2, window // 2), "replicate")
+    smooth = padded[0, 0].unfold(0, window, 1).mean(1) > 0.5  # [H]
+    least, edges = max(2 * window, 3, len(smooth) // 64), [0]
+    for edge in ((smooth[1:] != smooth[:-1]).nonzero()[:, 0] + 1).tolist():
+        if edge - edges[-1] >= least:
+            edges.append(edge)
+        elif len(edges) > 1:  # too short a run to be told from chance goes with what was before it
+            edges.pop()
+    edges.append(len(smooth))
+    runs = [(a, b, bool(agree[a:b].mean() > 0.5)) for a, b in zip(edges, edges[1:], strict=False)]
+    clear = all(
+        (float(agree[a:b].mean()) >= 0.9) if right else (float(agree[a:b].mean()) <= 0.3) for a, b, right in runs
+    )
+    return runs if clear else []
+
+
+def equal_parts(edges: list[int], width: int, slack: int = 2) -> int | None:
+    """The smallest number of equal parts (the last may be short) whose borders hold all ``edges``, else None.
+
+    Looked for: 2 to 16, 32 and 64 parts, 4 columns wide or more.
+    """
+    for parts in (n for n in (*range(2, 17), 32, 64) if 4 * n <= width):
+        part = -(-width // parts)
+        allowed = slack if part >= 32 else 0
+        if all(abs(edge - part * round(edge / part)) <= allowed and round(edge / part) > 0 for edge in edges):
+            return parts
+    return None
 
 
 def distinct_sizes(states: Tensor) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eagle3lab.gap.throughput import cost, length_from_accuracy, rate_from_length
+from eagle3lab.gap.throughput import BELOW, CHECK, cost, length_from_accuracy, rate_from_length
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ def worked(case: Published = STORY) -> list[Line]:
     for name, length, speed in case.runs:
         found = cost(length, speed, case.baseline)
         low, high = (cost(length + side, speed, case.baseline).round_cost for side in (-half, half))
+        behind = "accept length × baseline / throughput; the bracket is the rounding of the accept length alone"
+        if high < 1:
+            behind = f"{BELOW}: {CHECK}"
         rates = " or ".join(f"{rate_from_length(length, k):.3f} (K={k})" for k in case.steps)
         lines += [
             Line(f"{name}: conditional rate behind {length:.1f} tokens a round", rates, "the same rate at every draft"),
@@ -65,7 +68,7 @@ def worked(case: Published = STORY) -> list[Line]:
                  "same prompts, same load"),
             Line(f"{name}: cost of a round, and the accept length that breaks even",
                  f"{found.round_cost:.2f} plain steps [{low:.2f}, {high:.2f}]",
-                 "accept length × baseline / throughput; the bracket is the rounding of the accept length alone"),
+                 behind),
         ]  # fmt: skip
     lines += _after(case, half)
     return lines

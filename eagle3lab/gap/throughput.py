@@ -1,4 +1,4 @@
-"""What a round costs: from measured throughputs to a model of the cost, and to the setting that pays most.
+"""What a round costs: from measured throughputs to a model of the cost; `tuning` finds the setting that pays most.
 
 A cost is in units of one plain decoding step of the same server under the same load. Draft tokens are counted without
 the root: a chain of K steps has K of them (SGLang's ``--speculative-num-draft-tokens`` is one more).
@@ -7,19 +7,27 @@ the root: a chain of K steps has K of them (SGLang's ``--speculative-num-draft-t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from eagle3lab.records import Interval
-
 SLACK = 0.02
-"""How far timing noise may bring a round below one plain step."""
+"""How far timing noise may bring a round below one plain step, as a share."""
+
+APART = 0.1
+"""Share by which the rounds of two runs with one setting may differ before the lab says that they do."""
 
 CHECK = "check seconds and tokens"
 """What to do about a round that no server runs."""
+
+BELOW = "below one plain step, which no server does"
+"""What is wrong with a price under 1."""
+
+TREE = "one timed run with a tree (SGLang: --speculative-eagle-topk above 1)"
+"""The measurement that tells a draft step from a draft token; for engines that grow trees."""
 
 
 def length_from_accuracy(accuracy: Sequence[float]) -> float:
@@ -84,8 +92,8 @@ class Setting:
 
     @property
     def chain(self) -> bool:
-        """Whether it verifies just what its steps draft."""
-        return self.draft_tokens == self.steps
+        """Whether it branches nowhere and verifies just what its steps draft."""
+        return self.topk == 1 and self.draft_tokens == self.steps
 
     @property
     def words(self) -> str:
@@ -110,6 +118,9 @@ class CostModel:
         trees: whether the cost of a tree can be told (b and c apart).
         chains: whether the cost of a chain can be told.
         impossible: what no server does, in words; nothing is recommended then.
+        contrary: runs of one setting whose rounds cost more than `APART` apart, in words.
+        refits: the same law from other choices among the measurements: how far they leave the cost open.
+        covers: what `refits` are, in words.
     """
 
     a: float
@@ -123,6 +134,9 @@ class CostModel:
     trees: bool = True
     chains: bool = True
     impossible: tuple[str, ...] = ()
+    contrary: tuple[str, ...] = ()
+    refits: tuple[CostModel, ...] = ()
+    covers: str = "the cost itself is taken as exact"
 
     @property
     def law(self) -> str:
@@ -139,63 +153,91 @@ class CostModel:
         return self.a + self.b * setting.steps + self.c * setting.draft_tokens
 
 
-def fit_cost(points: Sequence[tuple[Setting, float]]) -> CostModel | None:
+Point = tuple[Setting, float]
+
+
+def fit_cost(points: Sequence[Point]) -> CostModel | None:
     """A cost model from measured round costs, one (setting, cost) a run; None without any.
 
     Three numbers need three settings, a tree among them: on chains steps and draft tokens are the same, so only b + c
     shows (kept as ``b``). With one setting ``a`` is taken as one plain step, and the model says so. Trees alone, where
-    they do not give all three numbers, price no chain: what a tree's tokens cost is no price of a step.
+    they do not give all three numbers, price no chain: what a tree's tokens cost is no price of a step. Runs of one
+    setting count one each, and their spread stands in ``refits``.
     """
     usable = [(s, v) for s, v in points if math.isfinite(v) and v > 0]
     if not usable:
         return None
-    rows = torch.tensor([[1.0, s.steps, s.draft_tokens] for s, _ in usable], dtype=torch.float64)
-    costs = torch.tensor([v for _, v in usable], dtype=torch.float64)
-    chain = [s.chain for s, _ in usable]
-    distinct = len({(s.steps, s.draft_tokens) for s, _ in usable})
-    rank = int(torch.linalg.matrix_rank(rows))
-    if rank == 3:
-        a, b, c = _solve(rows, costs)
-        return _judged(CostModel(a, b, c, settings=distinct, worst=_worst(rows, costs, (a, b, c))), usable)
+    model, ends, fewer = _fit(usable), list(map(_fit, _ends(usable))), _spared(usable)
+    kinds = [f"with the cheapest and the dearest run of each setting timed more than once ({len(ends)} ways)"] * bool(
+        ends
+    )
+    kinds += [f"without each setting that the law can spare ({len(fewer)} ways)"] * bool(fewer)
+    words = f"the cost refitted {' and '.join(kinds)}" if kinds else "the cost itself is taken as exact"
+    sound = [one for one in (*ends, *fewer) if not one.impossible]
+    if left := len(ends) + len(fewer) - len(sound):
+        words += f"; {left} of them cost what no server does and are left out"
+    return replace(model, contrary=_contrary(usable), refits=tuple(sound), covers=words)
+
+
+def _fit(points: Sequence[Point]) -> CostModel:
+    rows = torch.tensor([[1.0, s.steps, s.draft_tokens] for s, _ in points], dtype=torch.float64)
+    costs = torch.tensor([v for _, v in points], dtype=torch.float64)
+    kept = torch.tensor([s.chain for s, _ in points])  # of trees a step's price would hold their tokens' too
+    distinct = len({s for s, _ in points})
+    if _rank(rows) == 3:
+        (a, b, c), noise = _solve(rows, costs)
+        return _judged(CostModel(a, b, c, settings=distinct, worst=_worst(rows, costs, (a, b, c))), points, noise)
     apart = "b and c apart: every setting was a chain, where steps and draft tokens are the same; b stands for both"
-    tree = "one timed run with a tree (SGLang: --speculative-eagle-topk above 1)"
-    if rank == 2 and all(chain):
-        a, b = _solve(rows[:, :2], costs)
-        worst = _worst(rows, costs, (a, b, 0.0))
-        return _judged(CostModel(a, b, 0.0, (), (apart,), (tree,), distinct, worst, trees=False), usable)
-    if not any(chain):
+    if not kept.all():
+        apart = "b and c apart: the trees timed lie on one line with the chains; b stands for both on a chain"
+    if _rank(rows[kept]) == 2:
+        (a, b), noise = _solve(rows[kept][:, :2], costs[kept])
+        worst = _worst(rows[kept], costs[kept], (a, b, 0.0))
+        return _judged(CostModel(a, b, 0.0, (), (apart,), (TREE,), distinct, worst, trees=False), points, noise)
+    if not kept.any():
         only = "b and c: only trees were timed, so a step's price holds their tokens' too, and no chain can be priced"
         asks = ("two timed runs with chains (SGLang: --speculative-eagle-topk 1) of different K",)
         model = CostModel(1.0, math.nan, math.nan, (), (only,), asks, distinct, trees=False, chains=False)
-        return _judged(model, usable)
-    longest = max(s.steps for s, _ in usable)
+        return _judged(model, points)
+    longest = max(s.steps for s, _ in points)
     other = f"a timed run with another K, e.g. {max(longest - 2, 1) if longest > 1 else longest + 2}"
-    kept = torch.tensor(chain)  # of trees a step's price would hold their tokens' too
     b = float(((costs - 1) / rows[:, 1].clamp(min=1))[kept].mean())
     few = f"a and b: {distinct} setting{'s' * (distinct != 1)} of 3 timed"
-    if rank == 2:
+    if _rank(rows) == 2:
         few = "a, b and c: the settings timed lie on one line"
     return _judged(CostModel(
         1.0, b, 0.0, ("a = 1: a round without drafts is taken to cost one plain step",),
-        (few, apart) if all(chain) else (few,), (other, tree), distinct,
+        (few, apart) if kept.all() else (few,), (other, TREE), distinct,
         _worst(rows[kept], costs[kept], (1.0, b, 0.0)), trees=False,
-    ), usable)  # fmt: skip
+    ), points)  # fmt: skip
 
 
-def _solve(rows: Tensor, costs: Tensor) -> list[float]:
-    return [float(x) for x in torch.linalg.lstsq(rows, costs[:, None]).solution[:, 0]]
+def _rank(rows: Tensor) -> int:
+    return int(torch.linalg.matrix_rank(rows)) if len(rows) else 0
+
+
+def _solve(rows: Tensor, costs: Tensor) -> tuple[list[float], float]:
+    """Least squares, and how far timing noise of `SLACK` in every cost can move the first number."""
+    inverse = torch.linalg.pinv(rows)
+    return (inverse @ costs).tolist(), float(SLACK * (inverse[0].abs() * costs).sum())
 
 
 def _worst(rows: Tensor, costs: Tensor, model: tuple[float, float, float]) -> float:
     return float((rows @ torch.tensor(model, dtype=torch.float64) - costs).abs().max())
 
 
-def _judged(model: CostModel, points: Sequence[tuple[Setting, float]]) -> CostModel:
-    """The model with what no server does: a round below one plain step, a price below 0."""
+def _judged(model: CostModel, points: Sequence[Point], noise: float = 0.0) -> CostModel:
+    """The model with what no server does: a round below one plain step, drafted or not, a price below 0."""
     cheap = [f"{s.words}: {v:.2f}" for s, v in points if v < 1 - SLACK]
     out = []
     if cheap:
-        out.append(f"a measured round costs ({'; '.join(cheap)}) below one plain step, which no server does: {CHECK}")
+        out.append(f"a measured round costs ({'; '.join(cheap)}) {BELOW}: {CHECK}")
+    near = f"timing noise of {SLACK:.0%} explains {max(noise, SLACK):.2f}"
+    if 0 <= model.a < 1 - max(noise, SLACK):
+        out.append(f"a = {model.a:.2f}: a round without drafts would cost less than one plain step, which none does "
+                   f"({near}): the runs were timed under different loads, or too briefly: {CHECK}")  # fmt: skip
+    elif 0 <= model.a < 1 - SLACK:
+        model = replace(model, missing=(*model.missing, f"a = {model.a:.2f} to better than noise: below 1, but {near}"))
     prices = (("a", model.a), ("b", model.b), ("c", model.c))
     if wrong := [f"{name} = {value:.2f}" for name, value in prices if value < -1e-9]:
         words = "below 0, which no server costs: the runs were timed under different loads, or too briefly"
@@ -203,71 +245,41 @@ def _judged(model: CostModel, points: Sequence[tuple[Setting, float]]) -> CostMo
     return replace(model, missing=(*model.missing, *out), impossible=tuple(out))
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """One setting's expected throughput.
-
-    Attributes:
-        setting: the setting.
-        accept_length: on the recording; of a tree by SGLang's rules.
-        round_cost: by the model, NaN where it cannot tell.
-        speedup: over no speculation, with the interval that the recording's acceptance gives it.
-    """
-
-    setting: Setting
-    accept_length: float
-    round_cost: float
-    speedup: Interval
+def _by_setting(points: Sequence[Point]) -> dict[Setting, list[float]]:
+    found: dict[Setting, list[float]] = {}
+    for setting, price in points:
+        found.setdefault(setting, []).append(price)
+    return found
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """All settings tried, and the best.
-
-    Attributes:
-        rows: every setting, in the order given.
-        best: the setting with the highest speed-up, None when no cost is known, or none that can be.
-        chosen: share of the draws in which it was the best; NaN when nothing was drawn.
-    """
-
-    rows: tuple[Tuned, ...]
-    best: Tuned | None
-    chosen: float = float("nan")
+def _contrary(points: Sequence[Point]) -> tuple[str, ...]:
+    """Settings whose runs differ by more than `APART`."""
+    return tuple(
+        f"{len(prices)} runs with {setting.words} cost {min(prices):.2f} to {max(prices):.2f} plain steps a round, "
+        f"{max(prices) / min(prices) - 1:.0%} apart, though one setting has one cost"
+        for setting, prices in _by_setting(points).items()
+        if max(prices) > (1 + APART) * min(prices)
+    )
 
 
-def tune(
-    model: CostModel,
-    lengths: Mapping[Setting, tuple[float, Tensor]],
-    n: int = 0,
-    method: str = "",
-    *,
-    chains_only: bool = False,
-) -> Tuning:
-    """Speed-up of each setting: accept length / round cost, and the best of them.
+_WIDEST = 5
+"""Settings whose cheapest and dearest runs are taken in every combination: those that differ most."""
 
-    Args:
-        model: what a round costs.
-        lengths: setting → accept length on the recording, and the same in every draw of samples [D] (empty: no draws).
-        n: rounds behind the lengths, said with the interval.
-        method: how the draws were made, in words.
-        chains_only: the engine grows no trees: none is called best.
-    """
-    rows, drawn = [], []
-    for setting, (length, draws) in lengths.items():
-        price = model.round_cost(setting)
-        spread = draws.double() / price
-        low, high = spread.quantile(torch.tensor([0.025, 0.975]).double()).tolist() if len(draws) else (math.nan,) * 2
-        words = f"{method}; the cost itself is taken as exact"
-        rows.append(Tuned(setting, length, price, Interval(length / price, low, high, n, words)))
-        drawn.append(spread)
-    known = [i for i, row in enumerate(rows) if math.isfinite(row.speedup.value)]
-    known = [i for i in known if rows[i].setting.topk == 1 or not chains_only]
-    known = [i for i in known if rows[i].round_cost >= 1 - SLACK]  # no server runs a round in less than a plain step
-    if not known or model.impossible:
-        return Tuning(tuple(rows), None)
-    best = max(known, key=lambda i: rows[i].speedup.value)
-    share = float("nan")
-    if all(len(drawn[i]) for i in known):
-        top = torch.stack([drawn[i] for i in known]).argmax(0)  # [D]
-        share = float((top == known.index(best)).double().mean())
-    return Tuning(tuple(rows), rows[best], share)
+
+def _ends(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """The measurements with one run of each setting that was timed more than once: the cheapest or the dearest."""
+    ends = {s: (min(v), max(v)) for s, v in _by_setting(points).items() if max(v) > min(v)}
+    widest = sorted(ends, key=lambda s: ends[s][0] / ends[s][1])[:_WIDEST]
+    for chosen in product(*(ends[s] for s in widest)) if widest else ():
+        yield [(s, v) for s, v in points if s not in widest] + list(zip(widest, chosen, strict=True))
+
+
+def _spared(points: Sequence[Point]) -> list[CostModel]:
+    """The same law without one setting, for each that it can do without."""
+    whole, out = _fit(points), []
+    for setting in _by_setting(points):
+        some = [(s, v) for s, v in points if s != setting]
+        one = _fit(some) if some else None
+        if one and (one.trees, one.chains, one.assumed) == (whole.trees, whole.chains, whole.assumed):
+            out.append(one)
+    return out

@@ -1,7 +1,8 @@
 """Two drafts, or two readings of one, on the same positions: what one gains where, in pairs.
 
-The two are scored on the same recorded tokens. A difference is the second less the first, counted on rows that both
-score; its interval draws whole samples, both sides from the same draws.
+The two are scored on the same recorded tokens: draft 1 of one is held against draft 1 of the other for the same token,
+which readings of another shift say at another row. A difference is the second less the first, counted on tokens that
+both score; its interval draws whole samples, both sides from the same draws.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def versus(first: Evaluation, second: Evaluation, kinds: Mapping[str, Sequence[s
     left |= dict.fromkeys({*first.parts, *second.parts} - {*names}, "only one of the two has it")
     if not names:
         raise Blocked("the two have no sample in common: they must be scored on the same recorded tokens")
-    pairs = [_Pair(first.parts[name], second.parts[name]) for name in names]
+    shifts = first.reading.shift, second.reading.shift
+    pairs = [_Pair(first.parts[name], second.parts[name], shifts) for name in names]
     steps = tuple(_rows(f"accuracy, draft {k + 1}", [p.at(k) for p in pairs]) for k in range(first.steps))
     groups = _grouped(pairs, names, kinds) if kinds else {}
     return Versus(
@@ -116,16 +118,25 @@ def _key(sample: Sample) -> tuple[bytes, bytes]:
 
 
 class _Pair:
-    """One sample scored twice: the rows that both score."""
+    """One sample scored twice, by the place p of the token that the first draft says: the places that both score."""
 
-    def __init__(self, first: Acceptance, second: Acceptance):
-        self.first, self.second = first, second
-        self.both = first.scored & second.scored  # [T, K]
+    def __init__(self, first: Acceptance, second: Acceptance, shifts: tuple[int, int]):
+        self.spans = first.spans
+        self.correct = tuple(_placed(a.correct, s) for a, s in zip((first, second), shifts, strict=True))  # [T, K]
+        scored = [_placed(a.scored, s) for a, s in zip((first, second), shifts, strict=True)]
+        self.both = scored[0] & scored[1]  # [T, K]
 
     def at(self, step: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Hits of both at ``step`` on the rows that count: bool [R] each."""
-        rows = self.both[:, step] if keep is None else self.both[:, step] & keep
-        return self.first.correct[rows, step], self.second.correct[rows, step]
+        """Hits of both at ``step`` on the places that count: bool [R] each."""
+        places = self.both[:, step] if keep is None else self.both[:, step] & keep
+        return self.correct[0][places, step], self.correct[1][places, step]
+
+
+def _placed(rows: Tensor, shift: int) -> Tensor:
+    """Row t's values at t + 1 + shift, where the token lies that its first draft says."""
+    out = torch.zeros_like(rows)
+    out[1 + shift :] = rows[: len(rows) - 1 - shift]
+    return out
 
 
 def _length(first: Evaluation, second: Evaluation, names: list[str]) -> Difference:
@@ -162,25 +173,23 @@ def _rows(name: str, parts: list[tuple[Tensor, Tensor]]) -> Difference:
 def _grouped(
     pairs: list[_Pair], names: list[str], kinds: Mapping[str, Sequence[str]]
 ) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """Rows by the kind of the token that the first draft must name: row t's is token t + 2."""
+    """Places by the kind of the token there."""
     out: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for name, pair in zip(names, pairs, strict=True):
         own = list(kinds[name])
-        named = [own[t + 2] if t + 2 < len(own) else "" for t in range(len(pair.both))]
-        for kind in dict.fromkeys(k for k in named if k):
-            keep = torch.tensor([k == kind for k in named])
+        for kind in dict.fromkeys(own):
+            keep = torch.tensor([k == kind for k in own])
             out.setdefault(kind, []).append(pair.at(0, keep))
     return dict(sorted(out.items(), key=lambda item: -sum(len(a) for a, _ in item[1])))
 
 
 def _places(pairs: list[_Pair]) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """Rows by the place of the token in its reply, in buckets of `WIDTH`."""
+    """Places by how far into its reply they are, in buckets of `WIDTH`."""
     out: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for pair in pairs:
         place = torch.full((len(pair.both),), -1)
-        for a, b in pair.first.spans:
-            rows = torch.arange(max(a - 1, 0), b)
-            place[rows] = (rows + 2 - a) // WIDTH
+        for a, b in pair.spans:
+            place[a:b] = torch.arange(b - a) // WIDTH
         for bucket in place[place >= 0].unique().tolist():
             out.setdefault(bucket, []).append(pair.at(0, place == bucket))
     return {f"tokens {i * WIDTH + 1} … {(i + 1) * WIDTH}": out[i] for i in sorted(out)}

@@ -31,6 +31,9 @@ from eagle3lab.gap.throughput import length_from_accuracy
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interval
 
+PAIRED = "paired by request"
+"""How an interval was drawn whose two sides are the same requests."""
+
 Evaluate = Callable[[Reading, int], Evaluation]
 
 
@@ -238,22 +241,24 @@ def _paired(
 
 
 def _rest(out: _Builder, last: Evaluation, measured: Measured, draws: Draws) -> None:
-    value = measured.length - last.counts.accept_length
     past = f"; drafts accepted past a request's end, which a recording cannot show, add at most {measured.extra:.3f}"
-    sentence = f"what the engine measured beyond the prediction for its own reading ({measured.rounds} rounds)" + (
+    rounds = f"{measured.rounds} rounds" if measured.rounds else "a printed mean, its rounds not said"
+    sentence = f"what the engine measured beyond the prediction for its own reading ({rounds})" + (
         past if measured.extra else "")  # fmt: skip
-    mine = _counts(last)
+    out.add("rest", "left for the engine", measured.length, sentence, beyond(last, measured, draws))
+
+
+def beyond(predicted: Evaluation, measured: Measured, draws: Draws) -> Interval:
+    """The engine's accept length less the prediction; paired by request where the engine gave them one by one."""
+    value, mine = measured.length - predicted.counts.accept_length, _counts(predicted)
     if set(measured.by_sample) >= set(draws.names):
-        steps = last.steps
+        steps = predicted.steps
         none = (0,) * steps
         theirs = {name: Counts(steps, none, none, none, none, *measured.by_sample[name], none, (0,) * (steps + 1))
                   for name in draws.names}  # fmt: skip
-        change = draws.interval(value, measured.rounds, lambda drawn: drawn(theirs).length - drawn(mine).length,
-                                "paired by request")  # fmt: skip
-    else:
-        change = draws.interval(value, measured.rounds, lambda drawn: measured.length - drawn(mine).length,
-                                "the engine gave totals or other texts, so only the lab's side is drawn")  # fmt: skip
-    out.add("rest", "left for the engine", measured.length, sentence, change)
+        return draws.interval(value, measured.rounds, lambda drawn: drawn(theirs).length - drawn(mine).length, PAIRED)
+    return draws.interval(value, measured.rounds, lambda drawn: measured.length - drawn(mine).length,
+                          "the engine gave totals or other texts, so only the lab's side is drawn")  # fmt: skip
 
 
 def _counts(found: Evaluation) -> dict[str, Counts]:

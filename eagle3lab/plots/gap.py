@@ -72,9 +72,11 @@ def waterfall(
         beside(axes, place, show(value), INK)
     for place, bar in enumerate(bars, 1):
         start, end = number(bar["start"]), number(bar["end"])
-        colour = OTHER if abs(end - start) < 5e-4 else CONFIGURED if end < start else FITTED
+        arithmetic = bar.get("kind") in ("bonus", "chain")
+        colour = OTHER if abs(end - start) < 5e-4 or arithmetic else CONFIGURED if end < start else FITTED
+        unsure = number(bar.get("low")) < 0 < number(bar.get("high"))
         axes.plot([start, start], [place - 1, place], color=LINE, lw=1, zorder=1)
-        axes.barh(place, end - start, 0.62, left=start, color=colour, zorder=2)
+        axes.barh(place, end - start, 0.62, left=start, color=colour, alpha=0.4 if unsure else 1.0, zorder=2)
         if colour == OTHER:  # a bar of no width still has its place
             axes.plot([start], [place], "|", color=OTHER, ms=13, mew=2, zorder=3)
         low, high = number(bar.get("low")), number(bar.get("high"))
@@ -87,7 +89,7 @@ def waterfall(
     axes.plot([last, last], [len(bars), len(bars) + 1], color=LINE, lw=1, zorder=1)
     rows_of(axes, names)
     axes.set_xlim(0, 1.03 * max(first, *(max(number(b["start"]), number(b["end"])) for b in bars)))
-    axes.set_xlabel("accept length; orange: lost, blue: gained, line: 95 % interval of the change")
+    axes.set_xlabel("accept length; orange: lost, blue: gained, pale: may be neither, grey: arithmetic; line: 95 %")
     axes.set_title(title or "From training's figure to the engine's")
     said = [(str(bar["name"]), _signed(number(bar["end"]) - number(bar["start"]))) for bar in bars]
     return Picture(
@@ -97,7 +99,13 @@ def waterfall(
 
 
 @drawn
-def tuning(rows: Sequence[Mapping[str, Any]], *, best: Mapping[str, Any] | None = None, law: str = "", framed: str = "the best setting") -> Picture:
+def tuning(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    best: Mapping[str, Any] | None = None,
+    law: str = "",
+    framed: str = "the best setting",
+) -> Picture:
     """Speed-up of every setting: a column a number of draft steps, a row the chain or a tree's topk and size.
 
     Args:
@@ -193,39 +201,56 @@ def differences(rows: Sequence[Mapping[str, Any]], *, first: str, second: str, l
 
 
 @drawn
-def state_errors(series: Mapping[int, Sequence[tuple[int, float]]], *, name: str = "", same: float = 0.05) -> Picture:
-    """Relative error of an engine's recorded states against training's, row by row, a line a slot.
+def state_errors(
+    series: Mapping[int, Sequence[tuple[int, float]]],
+    *,
+    cosines: Mapping[int, Sequence[tuple[int, float]]] | None = None,
+    name: str = "",
+    same: float = 0.05,
+) -> Picture:
+    """Relative error of an engine's recorded states against training's, row by row, a line a slot; under it the cosine.
 
     Args:
         series: boundary → (row, relative error), rows ascending.
+        cosines: boundary → (row, cosine), likewise; left out: no second panel.
         name: the text compared.
         same: error up to which two recordings count as the same.
     """
     lines = {slot: floats([list(pair) for pair in pairs]) for slot, pairs in series.items() if len(pairs)}
     if not lines:
         return nothing("No slot of the engine's dump meets a boundary of training's, so there is no error to draw.")
-    figure = new(3.2)
-    axes = figure.add_subplot()
+    near = {slot: floats([list(pair) for pair in pairs]) for slot, pairs in (cosines or {}).items() if len(pairs)}
+    figure = new(4.3 if near else 3.2)
+    panels = (
+        figure.subplots(2, 1, sharex=True, squeeze=False, height_ratios=(2.2, 1))[:, 0]
+        if near
+        else [figure.add_subplot()]
+    )
+    axes = panels[0]
     axes.axhspan(1e-6, same, color=LINE, alpha=0.45, lw=0)
     colours = (FITTED, CONFIGURED, TRAINING, *SPARE)
-    for place, (slot, values) in enumerate(lines.items()):
-        errors = np.maximum(values[:, 1], 1e-5)
-        axes.plot(
-            values[:, 0],
-            errors,
-            color=colours[place % len(colours)],
-            marker="o",
-            ms=2.5,
-            lw=1,
-            label=f"boundary {slot}",
-        )
+    look: dict[int, dict[str, Any]] = {
+        slot: {"color": colours[i % len(colours)], "marker": "o", "ms": 2.5, "lw": 1} for i, slot in enumerate(lines)
+    }
+    for slot, values in lines.items():
+        axes.plot(values[:, 0], np.maximum(values[:, 1], 1e-5), label=f"boundary {slot}", **look[slot])
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(AMOUNT)
     top = max(float(np.nanmax(v[:, 1])) for v in lines.values())
     axes.set_ylim(7e-6, max(2.0, 1.5 * top))
-    note(axes, f"up to {same:g}: the same, but for rounding", (0, same), (4, 4))
-    axes.set(xlabel="row of the engine's dump", ylabel="relative error of the row (0 as 1e-5)")
+    note(axes, f"up to {same:g}: the same, but for rounding", (0, 2e-5))
+    axes.set(ylabel="relative error (0 as 1e-5)")
     axes.set_title(f"The engine's states against training's{': ' + label(name, 60) if name else ''}", pad=26)
     key(axes)
     said = [(f"boundary {slot}", show(float(np.median(v[:, 1])), 4)) for slot, v in lines.items()]
-    return Picture(figure, f"Relative error by row of {boundaries(list(lines))}, medians: {listing(said)}.")
+    alt = f"Relative error by row of {boundaries(list(lines))}, medians: {listing(said)}."
+    if near:
+        for slot, values in near.items():
+            panels[1].plot(values[:, 0], values[:, 1], **look.get(slot, {"color": OTHER}))
+        span = 1 - min(0.99, *(float(np.nanmin(v[:, 1])) for v in near.values()))
+        panels[1].set_ylim(1 - 1.08 * span, 1 + 0.08 * span)
+        panels[1].set(ylabel="cosine")
+        least = [(f"boundary {slot}", show(float(np.nanmin(v[:, 1])), 4)) for slot, v in near.items()]
+        alt += f" Cosine by row, least: {listing(least)}."
+    panels[-1].set_xlabel("row of the engine's dump")
+    return Picture(figure, alt)

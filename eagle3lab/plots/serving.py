@@ -36,8 +36,8 @@ def engine_beside_prediction(rows: Sequence[Mapping[str, Any]], *, limit: int = 
     """Accept length of each serving run: what the engine measured beside what the lab predicts for it.
 
     Args:
-        rows: ``name``, ``measured`` (None when the engine said nothing), ``predicted``, ``low``, ``high`` (its
-            interval), ``k``.
+        rows: ``name``, ``measured`` (None when the engine said nothing that can be used), ``predicted``, ``low``,
+            ``high`` (its interval), ``k``, ``why`` (why a figure of the engine's is not used, or with what to take it).
         limit: runs shown at most.
     """
     if not rows:
@@ -55,7 +55,7 @@ def engine_beside_prediction(rows: Sequence[Mapping[str, Any]], *, limit: int = 
             for end in (low, high):
                 axes.plot([end, end], [place - 0.12, place + 0.12], color=PREDICTED, lw=1.2)
         text = ", ".join(
-            f"{show(row.get(w))} {w}" if known(row.get(w)) else f"not {w}" for w in ("measured", "predicted")
+            f"{show(row.get(w))} {w}" if known(row.get(w)) else _not(row, w) for w in ("measured", "predicted")
         )
         beside(axes, place, text)
     axes.plot(predicted, y, "^", color=PREDICTED, label="predicted by the lab, with interval", ms=6.5)
@@ -68,9 +68,15 @@ def engine_beside_prediction(rows: Sequence[Mapping[str, Any]], *, limit: int = 
     axes.set_title("Engine beside prediction", pad=26)
     key(axes)
     said = [
-        (str(r["name"]), f"{show(r.get('measured'))} measured, {show(r.get('predicted'))} predicted") for r in shown
-    ]
+        (str(r["name"]), f"{show(r.get('measured'))} measured, {show(r.get('predicted'))} predicted"
+         + (f" ({r['why']})" if r.get("why") else "")) for r in shown
+    ]  # fmt: skip
     return Picture(figure, f"Accept length by serving run: {'; '.join(f'{a}: {b}' for a, b in said)}.")
+
+
+def _not(row: Mapping[str, Any], what: str) -> str:
+    """Why a mark is missing, in a word or two; the table beside it says it in full."""
+    return "engine's figure not used" if what == "measured" and row.get("why") else f"not {what}"
 
 
 @drawn
@@ -79,7 +85,7 @@ def throughput(*, baseline: float, points: Sequence[Mapping[str, Any]], round_co
 
     Args:
         baseline: tokens/s without speculation.
-        points: ``name``, ``accept_length``, ``tokens_per_second``.
+        points: ``name``, ``accept_length``, ``tokens_per_second``, ``reserved`` (what a point is to be taken with).
         round_cost: time of a round in units of one plain decoding step; speed-up = accept length / round_cost.
     """
     measured = [p for p in points if known(p.get("accept_length")) and known(p.get("tokens_per_second"))]
@@ -100,6 +106,7 @@ def throughput(*, baseline: float, points: Sequence[Mapping[str, Any]], round_co
         x, y = number(point["accept_length"]), number(point["tokens_per_second"]) / baseline
         axes.plot([x], [y], "s", color=ENGINE, ms=7, zorder=5)
         text = f"{label(point['name'], 30)}\n{show(x, 2)} tokens a round, {y * baseline:,.1f} tok/s"
+        text += f"\n{label(point['reserved'], 60)}" if point.get("reserved") else ""
         paper = {"fc": "white", "ec": "none", "pad": 1.5, "alpha": 0.9}
         note(axes, text, (x, y), (9, -4), va="top", linespacing=1.25, bbox=paper)
     axes.set(

@@ -2,8 +2,8 @@
 
 The score is step-by-step accuracy on recorded tokens, on the same rows for every reading; comparisons are paired and
 their intervals drawn over samples. Candidates race: the first round gives each a handful of rows, later rounds give
-the survivors more. Where nothing fits, rows are read otherwise, two changes are tried at once, and at last the content
-itself is looked at: "no reading fits" is an answer.
+the survivors more. Where nothing helps, rows are read otherwise, two and three changes are tried at once, and at last
+the content itself is looked at: "no reading fits" is an answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from eagle3lab.reading import FINAL, Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.search import suspects
 from eagle3lab.search.fields import Weighed, open_fields, weigh
-from eagle3lab.search.rescue import pair, pair_of_near_misses, recordings, reread
+from eagle3lab.search.rescue import deeper, pair, pair_of_near_misses, recordings, reread, unstated
 from eagle3lab.search.starts import best_start, set_out
 from eagle3lab.search.walk import Walk
 from eagle3lab.search.wirings import Progress, gain, race, wirings
 
 __all__ = ["race", "search"]
+
+PROVEN = ("foreign", "basis", "columns", "map")
+"""Kinds of suspects that are judged on rows apart from those that raised them."""
 
 COPIES = ("vocab_map", "embedding", "head")
 """Fields that choose between two tensors: where both predict the same these are copies, and nothing is undetermined."""
@@ -52,7 +55,13 @@ def search(
         reread(walk, starts, False)
     walk.run()
     fits, low = walk.fits()
-    while reread(walk, starts, not fits or walk.barely(low)) or (pair_of_near_misses if fits else pair)(walk, starts):
+    while (
+        # a shift that is not the draft's own may be what a lag of several rows leaves of itself
+        reread(walk, starts, not fits or walk.barely(low) or walk.current.shift != starts[0].shift)
+        or unstated(walk)
+        or (pair_of_near_misses if fits else pair)(walk, starts)
+        or deeper(walk, starts)
+    ):
         walk.run()
         fits, low = walk.fits()
     before = walk.current
@@ -65,6 +74,11 @@ def search(
         if fits
         else suspects.whole(walk.bench, tried, walk.top(), low)
     )
+    if fits and walk.barely(low):  # so little that what the content shows by itself outweighs it
+        proven = [s for s in suspects.whole(walk.bench, tried, walk.top(), low) if s.kind in PROVEN]
+        fits, found = not proven, proven or found
+    # where states lack columns or lie in another basis, hits say nothing of single samples
+    found = [s for s in found if s.kind in ("columns", "basis")] or found
     return _result(walk, fits, low, found, before != walk.current)
 
 

@@ -71,12 +71,19 @@ def weigh(bench: Bench, current: Reading, changes: Sequence[Reading]) -> Weighed
             pairs = _go_on(pairs, most)
         field = [r for r, _ in pairs]
         gaps = [paired(s, base, level) for _, s in pairs]
+        # later steps alone do not tell a shift: texts that repeat themselves reward it there
+        plain = [r for r, s in pairs if r.shift == current.shift or paired(_first(s), _first(base)).low > 0]
     ordered = sorted(zip(gaps, field, strict=True), key=lambda pair: -pair[0].value)
-    better = [(gap, r) for gap, r in ordered if gap.low > 0 and gap.value >= WORTH]
+    better = [(gap, r) for gap, r in ordered if gap.low > 0 and gap.value >= WORTH and r in plain]
     taken = [r for _, r in better]
     ties = [r for gap, r in ordered if gap.high >= 0 and r not in taken]
     lost = len(changes) - len(better) - len(ties) - len(same)
     return Weighed(better, ties, same, len(changes), lost, tuple(r for r in close if r not in taken))
+
+
+def _first(score: Score) -> Score:
+    """Step 0 alone."""
+    return Score([h[:, :1] for h in score.hits], [])
 
 
 def _go_on(pairs: list[tuple[Reading, Score]], most: int) -> list[tuple[Reading, Score]]:

@@ -1,4 +1,4 @@
-"""Where nothing fits yet: rows early or late, another form of the last state, and two changes at once."""
+"""Where nothing helps any more: rows early or late, another form of the last state, two and three changes at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from eagle3lab.aligned import FORMS, Recording, uses_last
 from eagle3lab.bench import Bench, Margin, Score, paired
 from eagle3lab.errors import LabError
-from eagle3lab.neighbours import SHIFTS, maps, variants
+from eagle3lab.neighbours import SHIFTS, guesses, maps, variants
 from eagle3lab.reading import Aux, Reading
 from eagle3lab.records import Interval
 from eagle3lab.search.fields import STEPS, WORTH
@@ -21,6 +21,12 @@ LAGS = 16
 
 PAIRS = 1200
 """Two changes at once that are tried at most."""
+
+GUESSED = 0.04
+"""Accuracy that a value must gain which no file states: little gains are luck, or content that is out of order."""
+
+NEAREST = 6
+"""Pairs that gain most, though not beyond their interval, whose neighbours are tried."""
 
 CLOSE = 4
 """Changes that are worth little or cost little, whose neighbours are tried where a reading fits already."""
@@ -106,7 +112,7 @@ def _tried(walk: Walk, starts: Sequence[Reading]) -> list[Reading]:
 
 def pair(walk: Walk, starts: Sequence[Reading]) -> bool:
     """Takes two changes at once where nothing fits and neither helps alone; says whether any did."""
-    return _pair(walk, list(dict.fromkeys(itertools.islice(_pairs(walk, starts), PAIRS))))
+    return _several(walk, list(dict.fromkeys(itertools.islice(_pairs(walk, starts), PAIRS))))
 
 
 def pair_of_near_misses(walk: Walk, starts: Sequence[Reading]) -> bool:
@@ -119,30 +125,57 @@ def pair_of_near_misses(walk: Walk, starts: Sequence[Reading]) -> bool:
     for one in dict.fromkeys([*walk.weighed.ties, *walk.weighed.close][:CLOSE]):
         tries += [(one, one.replace(aux=aux)) for aux in _close(walk.bench, one, starts)]
         tries += [(one, other) for other in variants(walk.bench.model, one) if other != walk.current]
-    return _pair(walk, list(dict.fromkeys(tries)))
+    for shift in SHIFTS:  # what a shift gains shows under the right wiring, and the other way round
+        one = walk.current.replace(shift=shift)
+        tries += [(one, one.replace(aux=aux)) for aux in _close(walk.bench, one, starts) if shift != walk.current.shift]
+    for one in walk.ties[:CLOSE]:  # other wirings that fit as well
+        tries += [(one, other) for other in variants(walk.bench.model, one) if other != walk.current]
+    return _several(walk, list(dict.fromkeys(tries)))
 
 
-def _pair(walk: Walk, tries: list[tuple[Reading, Reading]]) -> bool:
+def unstated(walk: Walk) -> bool:
+    """Takes a single change to what no file states, the best of these; says whether one helps."""
+    return _several(walk, [(guess,) for guess in guesses(walk.bench.model, walk.current)], GUESSED)
+
+
+def deeper(walk: Walk, starts: Sequence[Reading]) -> bool:
+    """Takes three changes at once, from the pairs that came nearest; says whether any did.
+
+    Of three faults at once the first two repairs may gain less than their interval, and the third makes it plain.
+    """
+    tries: list[tuple[Reading, ...]] = []
+    for first, second in walk.nearest:
+        beside = [second.replace(aux=aux) for aux in _close(walk.bench, second, starts)]
+        beside += variants(walk.bench.model, second)
+        tries += [(first, second, third) for third in beside if third not in (first, walk.current)]
+    walk.nearest = []
+    return _several(walk, list({way[-1]: way for way in tries}.values()))
+
+
+def _several(walk: Walk, tries: Sequence[tuple[Reading, ...]], least: float = WORTH) -> bool:
+    """Goes the way, of one or more changes, whose end gains most, beyond its interval and ``least``, if any does."""
     if not tries:
         return False
-    walk.say(f"search: {len(tries)} pairs of changes")
-    field = tries
-    for rows, count, most in ((24, 1, 12), (80, 6, 1)):
-        scores = walk.bench.runnable([second for _, second in field], rows, count, narrow=count == 1)
-        known = [(pair, s) for pair, s in zip(field, scores, strict=True) if s is not None]
+    walk.say(f"search: {len(tries)} ways of {len(tries[0])} changes")
+    field = list(tries)
+    for rows, count, most in ((24, 1, 12), (80, 6, NEAREST)):
+        scores = walk.bench.runnable([way[-1] for way in field], rows, count, narrow=count == 1)
+        known = [(way, s) for way, s in zip(field, scores, strict=True) if s is not None]
         if not known:
             return False
         field = [known[i][0] for i in by_rank([s for _, s in known])[:most]]
-    first, second = field[0]
-    before, middle, after = walk.bench.runnable([walk.current, first, second], None, None, STEPS, likely=False)
-    if before is None or after is None or (second, walk.bench.recording) in walk.seen:
+    walk.nearest = [(way[0], way[1]) for way in field if len(way) == 2]
+    way = field[0]
+    before, *along = walk.bench.runnable([walk.current, *way], None, None, STEPS, likely=False)
+    after = along[-1]
+    if before is None or after is None or (way[-1], walk.bench.recording) in walk.seen:
         return False
     whole = paired(after, before, 1 - 0.05 / len(tries))
-    if whole.low <= 0 or whole.value < WORTH:
+    if whole.low <= 0 or whole.value < least:
         return False
     unknown = Interval(float("nan"), -1.0, 1.0, 0, "cannot be run alone")
-    walk.take(first, paired(middle, before) if middle else unknown)
-    walk.take(second, paired(after, middle) if middle else paired(after, before))
+    for reading, old, new in zip(way, (before, *along), along, strict=False):
+        walk.take(reading, paired(new, old) if new and old else unknown if new is None else paired(new, before))
     return True
 
 

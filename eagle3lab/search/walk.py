@@ -44,6 +44,7 @@ class Walk:
         cell_rows: rows behind each cell.
         tried: readings scored while rows were read otherwise.
         tops: scores on all rows.
+        nearest: pairs of changes that gained most when two were tried at once.
     """
 
     bench: Bench
@@ -58,6 +59,7 @@ class Walk:
     cell_rows: int = 0
     tried: int = 0
     tops: dict[tuple[Reading, Recording], Score] = field(default_factory=dict)
+    nearest: list[tuple[Reading, Reading]] = field(default_factory=list)
 
     def run(self) -> None:
         """Takes repairs until none helps; every one gains beyond its interval, and no reading is taken twice."""
@@ -124,7 +126,10 @@ class Walk:
         return [Depth((), ()) if s is None or not s.rows else s.depth for s in scores]
 
     def prune(self, first: Reading) -> None:
-        """Takes back repairs that are of no account beside the others: the fewest changes that explain the gain."""
+        """Takes back repairs that are of no account beside the others: the fewest changes that explain the gain.
+
+        Of a repair that gained nothing when it was taken, the gain with the others in place is written down.
+        """
         if len({repair.field for repair in self.path}) < 2:
             return
         for name in dict.fromkeys(r.field for r in self.path if r.field not in ("lag", "form")):
@@ -135,6 +140,12 @@ class Walk:
             if kept and lost and paired(kept, lost).low <= 0:
                 self.path = [repair for repair in self.path if repair.field != name]
                 self.current = back
+            elif kept and lost and any(r.field == name and not r.gain.low > 0 for r in self.path):
+                gained, (before, after) = paired(kept, lost), self.signature([back, self.current])
+                self.path = [
+                    replace(r, gain=gained, before=before, after=after) if r.field == name and not r.gain.low > 0 else r
+                    for r in self.path
+                ]
 
     def top(self) -> Score:
         """The current reading on all rows, step 0."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
+import torch
+
 from eagle3lab.bench import Bench, Score, accuracy_of, paired
 from eagle3lab.errors import LabError
 from eagle3lab.outcome import Candidate
@@ -14,8 +16,14 @@ from eagle3lab.records import Interval
 EXHAUSTIVE = 1000
 """Up to so many wirings all are tried; above, slots are searched one after another, from several starts."""
 
-ROUNDS = ((24, 1, 0.08, 16), (80, 2, 0.4, 16), (80, 6, 0.7, 12), (None, None, 1.0, 0))
+ROUNDS = ((24, 1, 0.08, 16), (80, 2, 0.4, 16), (80, 6, 0.5, 8), (None, None, 1.0, 0))
 """The race: rows a sample, samples (None: all), share of the candidates that goes on, and how many at least."""
+
+APART = 0.05
+"""Share of the rows on which a candidate may differ from a round's best and still be looked at as a possible tie."""
+
+ALIKE = 150
+"""Possible ties that are asked on all rows, beside the finalists."""
 
 Progress = Callable[[str], None]
 
@@ -100,14 +108,20 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
 
     The wiring in use stays in the race to the end, and wins unless another beats it beyond the interval.
     """
-    field, scores = candidates, []
+    field, scores, alike = candidates, list[Score](), list[Reading]()
     for rows, count, share, least in ROUNDS:
         scores = bench.score(field, rows, count, narrow=count == 1)
         order = by_rank(scores)
         if share < 1:
             keep = max(least, int(len(order) * share))
+            best = scores[max(range(len(field)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))]
+            alike += [field[i] for i in order[keep:] if _alike(scores[i], best)]
             order = order[:keep] + [i for i in order[keep:] if field[i] == current]
         field, scores = [field[i] for i in order], [scores[i] for i in order]
+    # what was left behind only because others did as well may be a tie, and is asked on all rows too
+    late = [r for r in dict.fromkeys(alike) if r not in field][:ALIKE]
+    if late:
+        field, scores = [*field, *late], [*scores, *bench.score(late, None, None)]
     first = max(range(len(field)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))
     home = field.index(current) if current in field else first
     winner = home if paired(scores[first], scores[home]).low <= 0 else first
@@ -118,6 +132,12 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
     ranking.sort(key=lambda c: (c.reading != field[winner], -c.accuracy.value, -c.loglik))
     ties = [candidate.reading for candidate in ranking[1:] if candidate.behind.low <= 0]
     return field[winner], ranking, ties
+
+
+def _alike(score: Score, best: Score) -> bool:
+    """Whether it says nearly the same as the best, row by row."""
+    differ = torch.cat([(a != b).flatten() for a, b in zip(score.hits, best.hits, strict=True)])
+    return float(differ.float().mean()) <= APART and score.accuracy >= best.accuracy - APART
 
 
 def by_rank(scores: Sequence[Score]) -> list[int]:

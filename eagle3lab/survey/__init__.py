@@ -1,7 +1,7 @@
 """One pass over the recording, kept as small numbers: what rows hold, whose tokens they belong to, what is marked."""
 
 from eagle3lab.survey.alignment import LENS_ROWS, Lens, Pick
-from eagle3lab.survey.found import Span, Survey
+from eagle3lab.survey.found import Odd, Span, Survey
 from eagle3lab.survey.reading import survey
 
-__all__ = ["LENS_ROWS", "Lens", "Pick", "Span", "Survey", "survey"]
+__all__ = ["LENS_ROWS", "Lens", "Odd", "Pick", "Span", "Survey", "survey"]

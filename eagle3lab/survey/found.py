@@ -35,6 +35,28 @@ class Span:
     padded: int
 
 
+@dataclass(frozen=True)
+class Odd:
+    """A boundary of one sample that does not belong to the rows of the others.
+
+    Attributes:
+        kind: ``late``, ``foreign``, ``increment`` or ``span``.
+        lag: rows by which it is late (negative: early).
+        beside: the boundaries that it was compared with.
+        shared: for a late one the cosine with them at that lag, else what they share without it (mean row taken out).
+        here: the most that it shares with them side by side.
+        rows: first and last row of a span in which something stands that its neighbours do not hold; there ``shared``
+            is the cosine of the increments before and after it, ``here`` the same outside.
+    """
+
+    kind: str
+    lag: int
+    beside: tuple[int, ...]
+    shared: float
+    here: float = 0.0
+    rows: tuple[int, int] = (0, 0)
+
+
 EDGE = 4
 """Tokens of a span that are kept from each end."""
 
@@ -55,6 +77,8 @@ class Survey:
             share beyond what all rows do.
         steps: (sample, boundary pair) → the strongest step of that cosine along the sample.
         apart: (sample, boundary pair) → (rows by which the second has to be moved, the centred cosine then).
+        odd: (sample, boundary) → why this one boundary is not of the same rows as the others.
+        short: samples with too few rows to compare boundaries.
         blocks: (sample, boundary) → number of equal column blocks.
         embedding_error: sample → largest difference of boundary 0 from the embedding rows, relative to their RMS,
             at the sample's own lag.
@@ -91,6 +115,8 @@ class Survey:
     centred: dict[tuple[str, tuple[int, int]], float] = field(default_factory=dict)
     steps: dict[tuple[str, tuple[int, int]], Level] = field(default_factory=dict)
     apart: dict[tuple[str, tuple[int, int]], tuple[int, float]] = field(default_factory=dict)
+    odd: dict[tuple[str, int], Odd] = field(default_factory=dict)
+    short: list[str] = field(default_factory=list)
     blocks: dict[tuple[str, int], int] = field(default_factory=dict)
     embedding_error: dict[str, float] = field(default_factory=dict)
     embedding_lag: dict[str, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from eagle3lab.records import Sample
 from eagle3lab.samples import Samples
 from eagle3lab.stats import best_step, cosine, rms
 from eagle3lab.survey.alignment import LAGS, LEAST, LENS_ROWS, Lens
+from eagle3lab.survey.between import between
 from eagle3lab.survey.found import EDGE, Span, Survey
 from eagle3lab.survey.short import rows_by_evidence
 from eagle3lab.target import Target
@@ -23,10 +24,7 @@ HALF_MOST = 65504.0
 """The largest number of float16: what an overflow that was clamped ends at."""
 
 ROWS = 4096
-"""Rows worked on at once, and those from a sample's start that are compared with each other."""
-
-LAG_ROWS = 256
-"""Of these, the rows on which two boundaries are moved against each other."""
+"""Rows worked on at once."""
 
 
 def survey(samples: Samples, target: Target | None, names: list[str] | None = None) -> Survey:
@@ -52,7 +50,7 @@ def survey(samples: Samples, target: Target | None, names: list[str] | None = No
         _origin(out, sample)
         _marked(out, sample)
         _states(out, sample, sums)
-        _pairs(out, sample)
+        between(out, sample)
         if target is not None and sample.width == target.hidden:
             _embedding(out, sample, target)
             try:
@@ -155,37 +153,6 @@ def _repeats(rows: Tensor, parts: int) -> bool:
         return False
     first, *others = rows.chunk(parts, 1)
     return all(torch.equal(first, other) for other in others)
-
-
-def _pairs(out: Survey, sample: Sample) -> None:
-    """What neighbours share row by row once the mean row is taken out: rows of another place share nothing."""
-    held = [k for k in sample.boundaries if k > 0]
-    for a, b in zip(held, held[1:], strict=False):
-        first, second = (_centred(sample.states[k]) for k in (a, b))
-        if len(first) < 2 * LEAST or not (bool(first.isfinite().all()) and bool(second.isfinite().all())):
-            continue
-        near = cosine(first, second)
-        key = (sample.name, (a, b))
-        out.centred[key] = float(near.mean())
-        if (step := best_step(near, LEAST // 2)) is not None:
-            out.steps[key] = step
-        if out.centred[key] < 0.25:
-            moved = _by_lag(first[:LAG_ROWS], second[:LAG_ROWS])
-            best = max(sorted(moved, key=abs), key=lambda lag: moved[lag])
-            if best and moved[best] > 0.4 and moved[best] > 2 * max(v for k, v in moved.items() if k != best):
-                out.apart[key] = (best, moved[best])
-
-
-def _centred(state: Tensor) -> Tensor:
-    """Rows without their mean row; the first row, an attention sink, is left out."""
-    rows = state[1 : ROWS + 1].float()
-    return rows - rows.mean(0)
-
-
-def _by_lag(first: Tensor, second: Tensor) -> dict[int, float]:
-    """Lag → mean cosine of row r of ``first`` with row r + lag of ``second``."""
-    near = torch.nn.functional.normalize(first, dim=-1) @ torch.nn.functional.normalize(second, dim=-1).T  # [R, R]
-    return {lag: float(near.diagonal(lag).mean()) for lag in range(-LAGS, LAGS + 1) if abs(lag) < len(near) // 2}
 
 
 def _embedding(out: Survey, sample: Sample, target: Target) -> None:

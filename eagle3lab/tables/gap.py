@@ -59,7 +59,7 @@ def totals(rows: Sequence[Mapping[str, Any]]) -> Table:
         }
         for r in rows
     ]
-    note = "accept length; the largest loss leaves out the two bars that are arithmetic on training's figure"
+    note = "accept length; the largest loss leaves out the two arithmetic bars and those whose interval holds 0"
     return table(out, "run", empty="the case names no serving run", note=note)
 
 
@@ -73,8 +73,8 @@ def dump_slots(rows: Sequence[Mapping[str, Any]]) -> Table:
     """An engine's states against training's, a slot a row.
 
     Args:
-        rows: ``text``, ``slot``, ``rows``, ``cosine``, ``error``, ``best``, ``lag``, ``scale``, ``shape``, ``normed``,
-            ``blocks`` (relative error by column block), ``verdict``, ``sentence``.
+        rows: ``text``, ``slot``, ``rows``, ``wrong``, ``cosine``, ``error``, ``best``, ``lag``, ``scale``, ``shape``,
+            ``procrustes``, ``normed``, ``blocks`` (relative error by column block), ``verdict``, ``sentence``.
     """
     out = []
     for r in rows:
@@ -83,11 +83,16 @@ def dump_slots(rows: Sequence[Mapping[str, Any]]) -> Table:
         best = "–" if r.get("best") is None else f"{r['best']}" + (f", lag {r['lag']:+d}" if r.get("lag") else "")
         out.append({
             "boundary": r["slot"], "text": r["text"], "verdict": r["verdict"], "rows": count(r.get("rows")),
+            "of them wrong": count(r.get("wrong")),
             "cosine": rate(r.get("cosine"), 5), "error": rate(r.get("error"), 4), "scale": rate(r.get("scale"), 3),
-            "best match": best, "inner products": rate(r.get("shape"), 4), "as if normed": rate(r.get("normed")),
+            "best match": best, "inner products": rate(r.get("shape"), 4),
+            "error after the best rotation": rate(r.get("procrustes")), "as if normed": rate(r.get("normed")),
             "error by column block": spread, "in words": r["sentence"],
         })  # fmt: skip
-    note = "medians over rows of equal tokens; inner products are 1 under any rotation; as if normed: a factor a column"
+    note = (
+        "medians over rows of equal tokens; inner products are 1 under any rotation; the best rotation is of rows at "
+        "length 1, and with fewer rows than columns brings unrelated ones near too; as if normed: a factor a column"
+    )
     return table(out, "boundary", empty="no run of this case names a dump of its engine's states", note=note)
 
 

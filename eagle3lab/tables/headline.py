@@ -91,7 +91,9 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> GT:
 
     Args:
         rows: ``name``, ``engine``, ``boundaries``, ``k``, ``measured``, ``predicted``, ``low``, ``high``,
-            ``drafts``, ``tokens_per_second``, ``equal`` (requests whose accepted counts agree step by step, in words).
+            ``drafts``, ``tokens_per_second``, ``equal`` (requests whose accepted counts agree step by step, in words),
+            ``why`` (what is to be said of the measured figure, or why there is none), ``unpredicted`` (why there is no
+            prediction).
     """
     out = []
     for row in rows:
@@ -103,9 +105,11 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> GT:
                 "boundaries": esc(row.get("boundaries") or "–"),
                 "k": esc(row.get("k") if row.get("k") else "–"),
                 "measured": _strong(rate(measured))
-                + (f"<br>{small(count(row.get('drafts')) + ' rounds', FAINT)}" if row.get("drafts") else ""),
+                + (f"<br>{small(count(row.get('drafts')) + ' rounds', FAINT)}" if row.get("drafts") else "")
+                + _reason(row.get("why")),
                 "predicted": _strong(rate(predicted))
-                + f"<br>{small(interval(row.get('low'), row.get('high')), FAINT)}",
+                + f"<br>{small(interval(row.get('low'), row.get('high')), FAINT)}"
+                + _reason(row.get("unpredicted")),
                 "apart": f"{apart:+.3f}" if apart == apart else "–",
                 "speed": rate(row.get("tokens_per_second"), 1),
                 "equal": esc(row.get("equal") or "–"),
@@ -123,6 +127,12 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> GT:
         equal="requests equal step by step",
     )
     return _numbers(table, ["k", "measured", "predicted", "apart", "speed"])
+
+
+def _reason(words: Any) -> str:
+    """Why a cell holds no figure, or what is to be said of it; it may wrap, the figures may not."""
+    look = "display:block;white-space:normal;min-width:11em"
+    return f'<span style="{look}">{small(esc(words))}</span>' if words else ""
 
 
 def _numbers(table: GT, columns: list[str]) -> GT:

@@ -1,5 +1,6 @@
 """What notebooks show, as plain rows: a case goes in, numbers and texts for tables and plots come out."""
 
+from eagle3lab.views.byhand import by_hand, differences, fields_of, presets
 from eagle3lab.views.files import (
     ceiling_of,
     cosines,
@@ -76,6 +77,7 @@ __all__ = [
     "accuracy",
     "agreement",
     "both",
+    "by_hand",
     "by_position",
     "by_sample",
     "cases_compared",
@@ -90,12 +92,14 @@ __all__ = [
     "difference_picture",
     "difference_rows",
     "difference_table",
+    "differences",
     "dims",
     "drift",
     "dump_errors",
     "dump_rows",
     "evidence",
     "histograms",
+    "fields_of",
     "hot_token_id",
     "id_words",
     "judged",
@@ -109,6 +113,7 @@ __all__ = [
     "parity",
     "plan",
     "predictions",
+    "presets",
     "provenance",
     "published",
     "ranking",

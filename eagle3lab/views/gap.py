@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 from eagle3lab.case import Case
-from eagle3lab.checks.cost import chains_only, flag_words, settings, tuned
+from eagle3lab.checks.cost import asked, baseline_of, chains_only, fitted_cost, flag_words, settings, speed_of, tuned
 from eagle3lab.checks.gap import compared, explain
 from eagle3lab.counts import ServingRun
 from eagle3lab.errors import BadOption, Blocked, LabError
 from eagle3lab.gap.damage import SAME
+from eagle3lab.gap.dumps import severity
 from eagle3lab.gap.story import Published, worked
-from eagle3lab.gap.throughput import CostModel, fit_cost
+from eagle3lab.gap.throughput import BELOW, SLACK, CostModel
+from eagle3lab.gap.tuning import Tuning
 from eagle3lab.gap.versus import Difference, Versus, restricted, same_texts, versus
 from eagle3lab.reading import Reading, show
+from eagle3lab.records import Severity
 from eagle3lab.textkinds import kind_of
 
 
@@ -57,15 +61,18 @@ def dump_rows(case: Case) -> list[dict[str, Any]]:
 
 
 def dump_errors(case: Case) -> dict[str, Any]:
-    """Relative error by row of the first text of the first dump, as the plot takes it.
+    """Relative error and cosine by row of the first dump's worst text, as the plot takes it.
 
     Raises:
         Blocked: no run names a dump.
     """
     for run in case.runs:
         if run.dump:
-            text, _, matches = compared(case, run)[0]
-            return {"series": {m.slot: m.by_row for m in matches if m.by_row}, "name": text, "same": SAME}
+            found = [(text, m) for text, _, matches in compared(case, run) for m in matches]
+            text, _ = min(found, key=lambda pair: (Severity(severity(pair[1])).rank, -pair[1].wrong))
+            shown = [m for name, m in found if name == text and m.by_row]
+            return {"series": {m.slot: m.by_row for m in shown}, "cosines": {m.slot: m.cosine_by_row for m in shown},
+                    "name": text, "same": SAME}  # fmt: skip
     raise Blocked(
         "no serving run names the states its engine recorded: dump = {path = …, boundaries = […]} in [[serving]]"
     )
@@ -75,8 +82,8 @@ def cost_of(case: Case, given: str = "") -> CostModel:
     """What a round costs: ``given`` as "a, b, c" in plain steps, else from the runs that were timed.
 
     Raises:
-        BadOption: ``given`` is not three numbers.
-        Blocked: nothing was timed.
+        BadOption: ``given`` is not three numbers, or not those of any server.
+        Blocked: nothing was timed, or nothing that can be priced.
     """
     if given.strip():
         try:
@@ -85,13 +92,16 @@ def cost_of(case: Case, given: str = "") -> CostModel:
             raise BadOption(
                 f"COST {given!r}: expected three numbers, a, b, c in plain steps, e.g. 1.0, 0.2, 0.02"
             ) from error
+        if not all(map(math.isfinite, (a, b, c))) or a < 1 - SLACK or b < 0 or c < 0:
+            raise BadOption(
+                f"COST {given!r}: no server costs that: give a of 1 or more (a round without drafts is one plain step "
+                "at least), b and c of 0 or more, all finite, e.g. 1.0, 0.2, 0.02"
+            )
         return CostModel(a, b, c, assumed=("a, b and c as given, not measured",))
-    model = fit_cost([(setting, price) for _, setting, price in settings(case)])
+    model, _, left = fitted_cost(case)
     if model is None:
-        raise Blocked(
-            "no run was timed: give seconds and tokens of one run with speculation and of one without in case.toml, "
-            'or COST = "a, b, c"'
-        )
+        ask = 'give seconds and tokens of one run with speculation and of one without in case.toml, or COST = "a, b, c"'
+        raise Blocked(f"no cost of a round can be told: {'; '.join(left)}" if left else f"no run was timed: {ask}")
     return model
 
 
@@ -99,37 +109,58 @@ def tuning(case: Case, given: str = "") -> dict[str, Any]:
     """Speed-up of each setting under the fitted reading; trees where the cost of one can be told."""
     model = cost_of(case, given)
     result = tuned(case, model)
-    base = case.baseline
-    plain = base.tokens / base.seconds if base and base.seconds and base.tokens else None
+    base = baseline_of(case, case.run)
+    plain = speed_of(base) if base else None
     rows = [{
         "steps": r.setting.steps, "topk": r.setting.topk, "draft_tokens": r.setting.draft_tokens,
         "accept_length": r.accept_length, "round_cost": r.round_cost, "speedup": r.speedup.value,
         "low": r.speedup.low, "high": r.speedup.high, "best": r is result.best,
         "tokens_per_second": plain * r.speedup.value if plain else None, "flags": flag_words(case, r.setting),
+        "why": r.why,
     } for r in result.rows]  # fmt: skip
     law = f"{model.law}, in plain steps" if model.chains else model.law
     notes = [
         law,
+        *model.contrary,
         *(f"assumed: {text}" for text in model.assumed),
         *(f"not identified: {text}" for text in model.missing),
+        *_dashes(model, result),
     ]
+    priced, left = settings(case) if not given.strip() else ([], [])
+    notes += [f"{one.run.name}: {one.reserved}" for one in priced if one.reserved]
+    notes += [f"left out: {text}" for text in left]
     if any(r.setting.topk > 1 for r in result.rows):
         notes.append("trees: SGLang's, by reading its source, not run")
         if chains_only(case):
             notes.append("no tree is called best: the run's engine is not SGLang")
-    notes += [f"to be sure, give {text}" for text in model.asks]
+    notes += [f"to be sure, give {text}" for text in asked(case, model, priced)]
     best = None
     if result.best is not None:
         best = vars(result.best.setting)
-        if result.chosen == result.chosen:
-            notes.append(f"the best setting is so in {result.chosen:.0%} of the draws of samples")
+        notes += [f"intervals: {result.best.speedup.method}", *filter(None, [result.sure])]
     framed = "the best chain" if chains_only(case) else "the best setting"
     return {"rows": rows, "best": best, "notes": notes, "law": law, "framed": framed}
 
 
+def _dashes(model: CostModel, found: Tuning) -> list[str]:
+    """Which settings have no speed-up although they have a price, and why; what is impossible is said as such."""
+    cheap = [row.setting.words for row in found.rows if row.why]
+    if model.impossible or not cheap:
+        return ["no speed-up is shown: no server costs that"] if model.impossible else []
+    return [f"– for {', '.join(cheap)}: by the model a round would cost {BELOW}"]
+
+
 def tuning_picture(case: Case, given: str = "") -> dict[str, Any]:
-    """What the heat map takes of `tuning`."""
+    """What the heat map takes of `tuning`.
+
+    Raises:
+        BadOption: as `cost_of`.
+        Blocked: as `cost_of`, or the measured costs are none that a server has.
+    """
     found = tuning(case, given)
+    whys = [row["why"] for row in found["rows"] if row["why"]]
+    if whys and not any(math.isfinite(row["speedup"]) for row in found["rows"]):
+        raise Blocked(f"no setting's throughput can be told: {whys[0]}")
     return {key: found[key] for key in ("rows", "best", "law", "framed")}
 
 

@@ -10,9 +10,14 @@ import torch
 
 from eagle3lab.acceptance import Evaluation, accuracy_interval
 from eagle3lab.case import Case
-from eagle3lab.errors import LabError
+from eagle3lab.checks.cost import PRINTED, Timed, baseline_of, effective_steps, speed_of, timed
+from eagle3lab.checks.figures import figures, said_steps
+from eagle3lab.checks.trees import predicted
+from eagle3lab.counts import ServingRun
+from eagle3lab.errors import Blocked, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.gap import compare_requests
+from eagle3lab.gap.throughput import BELOW, CHECK, SLACK
 from eagle3lab.reading import Aux, Reading, show
 from eagle3lab.records import Interval
 from eagle3lab.samples import reply_rows
@@ -119,60 +124,73 @@ def by_position(case: Case, steps: int = 0, width: int = 16) -> list[dict[str, A
 
 
 def run_rows(case: Case) -> list[dict[str, Any]]:
-    """Every serving run: what its engine measured, and what its reading predicts."""
-    rows = []
-    for run in case.runs:
-        row: dict[str, Any] = {
-            "name": run.name,
-            "engine": f"{run.engine} {run.version} {run.runner}".strip(),
-            "k": run.steps,
-            "boundaries": "",
-            "measured": None,
-            "predicted": None,
-            "low": None,
-            "high": None,
-            "drafts": None,
-            "tokens_per_second": run.tokens / run.seconds if run.seconds and run.tokens else None,
-            "equal": "",
-        }
-        try:
-            reports = case.reports(run)
-            reading = case.served(run).reading if run.speculative else None
-            best = next((r for r in reports if r.accept_length is not None), None)
-            if best:
-                row |= {"measured": best.accept_length, "drafts": best.drafts}
-            if reading:
-                row["boundaries"] = show(reading.aux)
-                found = case.evaluate(reading, run.steps or 0)
-                length = found.length
-                row |= {"predicted": length.value, "low": length.low, "high": length.high}
-                asked = next((r.requests for r in reports if r.requests), ())
-                counts = compare_requests(asked, found.parts, case.samples).counts
-                row["equal"] = f"{counts['equal']} of {counts['matched']}" if counts["matched"] else ""
-        except LabError as error:
-            row["equal"] = str(error).splitlines()[0]
-        rows.append(row)
-    return rows
+    """Every serving run: what its engine measured and can be used, and what its reading predicts at the K of its files.
+
+    ``why`` says why there is no measured figure although the engine gave one (or that it is a printed mean),
+    ``unpredicted`` why there is no prediction.
+    """
+    return [_run_row(case, run) for run in case.runs]
+
+
+def _run_row(case: Case, run: ServingRun) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(("measured", "predicted", "low", "high", "drafts"))
+    row |= dict.fromkeys(("boundaries", "equal", "why", "unpredicted"), "")
+    row |= {"name": run.name, "engine": f"{run.engine} {run.version} {run.runner}".strip(), "k": run.steps,
+            "tokens_per_second": speed_of(run)}  # fmt: skip
+    if not run.speculative:
+        return row
+    try:
+        reports = case.reports(run)
+    except LabError as error:
+        return row | {"why": error.line, "unpredicted": "its files cannot be read"}
+    usable = figures(run, reports)
+    if usable.counted:
+        row |= {"measured": usable.counted.accept_length, "drafts": usable.counted.drafts}
+    elif usable.printed:
+        row |= {"measured": usable.printed.reported_length, "why": PRINTED}
+    else:
+        row["why"] = usable.why
+    steps = effective_steps(run, None, reports) if run.steps or said_steps(run, reports) else case.steps
+    row["k"] = steps
+    try:
+        served = case.served(run)
+        if served.reading is None:
+            return row | {"unpredicted": "; ".join(served.refused)}
+        row["boundaries"] = show(served.reading.aux)
+        found = predicted(case, run, served.reading, steps)
+    except LabError as error:
+        return row | {"unpredicted": error.line}
+    length = found.length
+    asked = next((r.requests for r in reports if r.requests), ())
+    counts = compare_requests(asked, found.parts, case.samples).counts
+    equal = f"{counts['equal']} of {counts['matched']}" if counts["matched"] else ""
+    return row | {"predicted": length.value, "low": length.low, "high": length.high, "equal": equal}
 
 
 def throughput(case: Case) -> dict[str, Any] | None:
-    """Baseline, measured points and the cost of a round; None without two timed runs."""
-    base = case.baseline
-    if base is None or not (base.seconds and base.tokens):
+    """Baseline, measured points and the cost of a round; None without two timed runs.
+
+    Points are the runs with the chosen run's setting and baseline: a round's cost depends on both.
+
+    Raises:
+        Blocked: runs were timed, and none has a cost that can be; the reasons stand in it.
+    """
+    found = {run.name: timed(case, run) for run in case.runs if run.speculative and speed_of(run)}
+    if not found or baseline_of(case, case.run) is None:
         return None
+    whys = [f"{name}: {one}" for name, one in found.items() if isinstance(one, str)]
+    priced = [one for one in found.values() if isinstance(one, Timed)]
+    whys += [f"{one.words} {BELOW}: {CHECK}" for one in priced if one.cost.round_cost < 1 - SLACK]
+    priced = [one for one in priced if one.cost.round_cost >= 1 - SLACK]
+    if not priced:
+        raise Blocked(f"no cost of a round can be told: {'; '.join(whys)}")
+    own = next((one for one in priced if one.run is case.run), priced[0])
     points = [
-        {"name": r["name"], "accept_length": r["measured"], "tokens_per_second": r["tokens_per_second"]}
-        for r in run_rows(case)
-        # a round's cost depends on K, so only runs of the chosen run's K are drawn together
-        if r["measured"] and r["tokens_per_second"] and r["k"] == case.steps
-    ]
-    if not points:
-        return None
-    baseline = base.tokens / base.seconds
-    for point in points:
-        point["round_cost"] = point["accept_length"] * baseline / point["tokens_per_second"]
-    own = next((p for p in points if case.run and p["name"] == case.run.name), points[0])
-    return {"baseline": baseline, "points": points, "round_cost": own["round_cost"]}
+        {"name": one.run.name, "accept_length": one.cost.accept_length, "tokens_per_second": one.speed,
+         "round_cost": one.cost.round_cost, "reserved": one.reserved}
+        for one in priced if one.setting == own.setting and one.baseline is own.baseline
+    ]  # fmt: skip
+    return {"baseline": own.plain, "points": points, "round_cost": own.cost.round_cost, "left_out": whys}
 
 
 def ranking(case: Case, most: int = 10) -> list[dict[str, Any]]:

@@ -9,11 +9,9 @@ from typing import Any
 from eagle3lab.acceptance import (
     RULES,
     Acceptance,
-    Choice,
     Drift,
     Sampled,
     accept_length_interval,
-    against_choice,
     ceiling,
     definition,
     eagle_tree,
@@ -177,18 +175,12 @@ def drift(case: Case) -> dict[str, Any]:
         "missing": "",
     }
     try:
-        rows["choice"] = vars(choice(case)) | {"held": len(case.model.target.token_ids) if case.model.target else 0}
+        rows["choice"] = vars(case.choice(case.fitted)[0]) | {
+            "held": len(case.model.target.token_ids) if case.model.target else 0
+        }
     except LabError as error:
         rows["missing"] = error.line
     return rows
-
-
-def choice(case: Case) -> Choice:
-    """The headline's text and first drafts against the target's own greedy choice."""
-    found = Choice(0, 0, 0, 0, 0, 0, 0)
-    for part in _affordable(case):
-        found = found + against_choice(case.model, case.sample(part.sample), case.fitted, part)
-    return found
 
 
 def _affordable(case: Case, times: int = 1) -> list[Acceptance]:

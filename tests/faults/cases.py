@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from planted import Plan, Shape, World
 
-from faults.kinds import BASE, KINDS, TWO, Damage, Kind, _interleaved, _roll, _sglang, _table_of_another, read
+from faults.kinds import BASE, KINDS, TWO, Damage, Kind, _foreign, _interleaved, _roll, _sglang, _table_of_another, read
 from faults.variants import VARIANTS
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -103,5 +104,72 @@ PAIRS: tuple[Kind, ...] = (
           "rope_theta of the config ignored"),
     _both("every id one too low", "d2t holds ids", LOW.but(reading=read(vocab_map="ids", residual="post_norm")), None,
           "residual flag lost"),
+    _both("every id one too low", "trained with a double shift", LOW.but(reading=read(shift=2, residual="post_norm")), None,
+          "residual flag lost"),
+    _both("residual flag lost", "trained with a double shift", BASE.but(reading=read(shift=2, residual="post_norm"), config=SCALED),
+          None, "rope_theta of the config ignored"),
 )  # fmt: skip
 """Real cases stack two faults; a search that stops at the first improvement reports half the truth."""
+
+
+def _low(plan: Plan) -> Plan | None:
+    ids = tuple(i - 1 for i in plan.ids)
+    return plan.but(ids=ids, held=tuple(sorted({*plan.held, *ids})))
+
+
+def _residual(plan: Plan) -> Plan | None:
+    if "norm_before_residual" in plan.config:
+        return None
+    return plan.but(reading=plan.reading.replace(residual="post_norm"))
+
+
+def _theta(plan: Plan) -> Plan | None:
+    """Of another base than the config's: one that is configured as ten thousand, else the lowest one known."""
+    if plan.reading.rope.scaling or plan.reading.rope.base != 10000.0:
+        return None
+    return plan.but(config={**plan.config, "rope_theta": 1000000.0})
+
+
+def _as_ids(plan: Plan) -> Plan | None:
+    return plan.but(reading=plan.reading.replace(vocab_map="ids")) if plan.reading.vocab_map == "offsets" else None
+
+
+def _late(plan: Plan) -> Plan | None:
+    return plan.but(reading=plan.reading.replace(shift=2))
+
+
+def _long(plan: Plan) -> Plan | None:
+    return plan.but(samples=5, length=64)
+
+
+CROSSED: tuple[tuple[str, Callable[[Plan], Plan | None], Damage | None], ...] = (
+    ("every id one too low", _low, None),
+    ("residual flag lost", _residual, None),
+    ("rope_theta of the config ignored", _theta, None),
+    ("d2t holds ids", _as_ids, None),
+    ("trained with a double shift", _late, None),
+    ("first rows missing", _long, _roll(4)),
+    ("states of other requests", _long, _foreign),
+)
+"""Kinds that any architecture can have: kind, the plan of a variant with it (None: not there), what is done to files."""
+
+TOLD_APART = ("whole vocabulary, no map",)
+"""Variants left out: engines refuse them."""
+
+
+def _crossed() -> Iterator[Kind]:
+    for variant, plan in VARIANTS.items():
+        for name, change, damage in CROSSED:
+            changed = None if variant in TOLD_APART else change(plan)
+            if changed is not None:
+                kind = BY_NAME[name]
+                words = (kind.words[0].replace("(2, 4, 5)", str(plan.reading.aux)), *kind.words[1:])
+                yield replace(kind, name=variant, section="crossed", plan=changed, damage=damage, words=words,
+                              also=(*kind.also, *kind.codes, "F005", "S017", "S003", "S018"), stages=("forward",))  # fmt: skip
+
+
+CROSS: tuple[Kind, ...] = tuple(_crossed())
+"""Each of these kinds in every architecture that the forward knows."""
+
+EACH = 3
+"""Of the crossed cases a third is run a seed, so that ten seeds run each three times or four."""

@@ -49,6 +49,7 @@ class Kind:
     more: tuple[tuple[str, str], ...] = field(default=())  # (code, word) of further faults in the same case
 
 
+LINEAR = (("factor", 4.0), ("rope_type", "linear"))
 WIDE = BASE.but(held=(1, 2, 3, 4, 5, 6))
 COST = ("A001", "A004", "A006")
 """What a wrong reading, or wrong content, costs shows in the acceptance too."""
@@ -135,6 +136,32 @@ def _zero_rows(states: dict) -> np.ndarray:
     out = states[4].copy()
     out[-8:] = 0
     return out
+
+
+def _one_boundary(by: int) -> Damage:
+    """Boundary 4 of every text lies ``by`` rows early, the others as they should."""
+    return _set_state(4, lambda s: np.roll(s[4], -by, 0))
+
+
+def _one_foreign(world: World) -> None:
+    """Boundary 4 alone comes from the next text."""
+    states = [s[4] for _, s in world.texts]
+    for i, (_, own) in enumerate(world.texts):
+        own[4] = states[(i + 1) % len(states)]
+
+
+def _deepstack(world: World) -> None:
+    """A vision tower's features are added to boundary 2 in a span of rows."""
+    add = world.rng.normal(size=world.plan.shape.target_hidden) * 2
+    for _, states in world.texts:
+        states[2] = np.concatenate([states[2][:10], states[2][10:30] + add, states[2][30:]]).astype(np.float32)
+
+
+def _half_of_the_head(world: World) -> None:
+    """Rows of lm_head for tokens of the upper half hold noise: a shard of the export was lost."""
+    head = world.weights["lm_head.weight"] = world.weights["lm_head.weight"].copy()
+    upper = world.weights["d2t"] + np.arange(world.plan.shape.draft_vocab) >= world.plan.shape.vocab // 2
+    head[upper] = world.rng.normal(size=head[upper].shape) * head.std()
 
 
 def _weight(name: str, change: Callable[[World, np.ndarray], np.ndarray]) -> Damage:
@@ -234,6 +261,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("rope_theta of the config ignored", "K5 ROPE", BASE.but(config={"rope_theta": 1000000.0}), ("F006",), ("rope.base", "fits 10000", "rope_theta")),
     Kind("scaling of the config ignored", "K5 ROPE", BASE.but(config={"rope_scaling": {"rope_type": "linear", "factor": 8.0}}), ("F006",), ("rope.scaling", "rope_scaling")),
     Kind("yarn trained, not configured by its factor", "K5 ROPE", BASE.but(config={"rope_scaling": {**dict(YARN), "attention_factor": 2.0}}, reading=read(rope=Rope(limit=512))), ("F006",), ("rope.",)),
+    Kind("a base that no file states", "K5 ROPE", BASE.but(reading=read(rope=Rope(base=250000.0, limit=512))), ("F006",), ("rope.base", "fits 250000")),
+    Kind("a scaling that no file states", "K5 ROPE", BASE.but(reading=read(rope=Rope(scaling=LINEAR, limit=512))), ("F006",), ("rope.scaling", "linear")),
     Kind("rotary layout", "K5 ROPE", BASE, ("F006",), ("rope.layout", "permute"), damage=_interleaved),
     Kind("partial rotation not trained", "K5 ROPE", BASE.but(config={"partial_rotary_factor": 0.5}), ("F006",), ("rope.partial", "partial_rotary_factor")),
     Kind("attention window not trained", "K5 ROPE", BASE.but(config={"layer_types": ["sliding_attention"], "sliding_window": 3}), ("F006",), ("window", "sliding_window")),
@@ -262,21 +291,26 @@ KINDS: tuple[Kind, ...] = (
     # alignment
     Kind("trained with a double shift", "K7 ALIGN", BASE.but(reading=read(shift=2)), ("F006",), ("shift", "fits 2", "retrain")),
     Kind("trained without a shift", "K7 ALIGN", BASE.but(reading=read(shift=0)), ("F006",), ("shift", "fits 0", "retrain")),
+    Kind("trained with two shifts too many", "K7 ALIGN", BASE.but(reading=read(shift=3), length=64), ("F010",), ("position r +2",)),
     Kind("first rows missing", "K8 SHARD", BASE.but(samples=5), ("F010",), ("position r +4", "first 4 rows are missing"), damage=_roll(4), also=("S017", "S003")),
     Kind("rows too many at the start", "K8 SHARD", BASE.but(samples=5), ("F010",), ("position r -3",), damage=_roll(-3), also=("S017", "S003")),
     # content
     Kind("states of other requests", "K8 SHARD", BASE.but(samples=5), ("F011",), ("do not belong to these tokens", "fits the states of"), damage=_foreign, also=("F005", "S018")),
     Kind("two samples swapped", "K8 SHARD", BASE.but(samples=6), ("F011",), ("do not belong to its tokens", "those of planted_"), damage=_two_swapped, also=("S018", "F005")),
     Kind("rows of another place from the middle on", "K8 SHARD", BASE.but(samples=5, length=64), ("F011",), ("rows from 3", "do not fit"), damage=_second_half, also=("S018",)),
-    Kind("block increments", "K2 SHARD", BASE.but(linked=0), ("S009",), ("nearly orthogonal",), damage=_increments, also=("F005",), severity=Severity.WARN, stages=("samples",)),
-    Kind("two boundaries the same buffer", "K2 SHARD", BASE, ("S007",), ("same tensor",), damage=_set_state(4, lambda s: s[5].copy()), stages=("samples",)),
-    Kind("a boundary zero", "K2 SHARD", BASE, ("S002",), ("zero rows",), damage=_set_state(4, lambda s: s[4] * 0), also=("S009",), stages=("samples",)),
-    Kind("a padded tail", "K8 SHARD", BASE, ("S002",), ("8 zero rows",), damage=_set_state(4, _zero_rows), stages=("samples",)),
-    Kind("NaN in one row", "K11 SHARD", BASE, ("S002",), ("NaN",), damage=_set_state(4, _nan, 1), stages=("samples",)),
+    Kind("block increments", "K2 SHARD", BASE.but(linked=0), ("S009",), ("nearly orthogonal",), damage=_increments, also=("F005",), severity=Severity.WARN, stages=("samples", "forward")),
+    Kind("two boundaries the same buffer", "K2 SHARD", BASE, ("S007",), ("same tensor",), damage=_set_state(4, lambda s: s[5].copy()), stages=("samples", "forward")),
+    Kind("a boundary zero", "K2 SHARD", BASE, ("S002",), ("zero rows",), damage=_set_state(4, lambda s: s[4] * 0), also=("S009",), stages=("samples", "forward")),
+    Kind("a padded tail", "K8 SHARD", BASE, ("S002",), ("8 zero rows",), damage=_set_state(4, _zero_rows), stages=("samples", "forward")),
+    Kind("NaN in one row", "K11 SHARD", BASE, ("S002",), ("NaN",), damage=_set_state(4, _nan, 1), stages=("samples", "forward")),
     Kind("one rank's columns", "K10 PARA", BASE, ("F011",), ("columns 0 … 15",), damage=_half_columns, also=("F005", "F003")),
     Kind("a rotated basis", "K11 PREC", LARGE, ("F011",), ("rotated basis", "QuaRot"), damage=_rotated, also=("F005", "S003", "S018")),
     Kind("final state normed before it was stored as un-normed", "K2 FINAL", ONE, ("F010",), ("last state fits", "as it lies there"), also=("S004",)),
-    Kind("no reply marked", "K7 DATA", BASE, ("S006",), ("",), damage=_masks(0), stages=("samples",)),
+    Kind("one boundary a row early", "K8 SHARD", WIDE.but(linked=0, samples=5), ("S017",), ("boundary 4",), damage=_one_boundary(1), stages=("samples", "forward")),
+    Kind("one boundary of other requests", "K8 SHARD", WIDE.but(linked=0, samples=5), ("S018",), ("boundary 4",), damage=_one_foreign, stages=("samples", "forward")),
+    Kind("features added in a span of rows", "K2 SHARD", WIDE.but(linked=0, samples=5, length=64), ("S018",), ("rows 10 to 29 of boundary 2",), damage=_deepstack, stages=("samples", "forward")),
+    Kind("half of the head's rows lost", "K4 LOAD", BASE.but(samples=5, length=80), ("F011", "A006"), ("tokens",), damage=_half_of_the_head, also=("F005", "V011", "W010"), severity=Severity.WARN, stages=("forward", "acceptance")),
+    Kind("no reply marked", "K7 DATA", BASE, ("S006",), ("",), damage=_masks(0), stages=("samples", "forward")),
     # only by elimination
     Kind("engine state (everything on the files' side is sound)", "K12 ENGINE", BASE, ("E001",), ("not on the files' side",), damage=_engine_low, severity=Severity.WARN, stages=("forward", "serving")),
 )  # fmt: skip

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import pytest
 
-from faults.cases import PAIRS, SOUND
+from faults.cases import CROSS, PAIRS, SOUND
 from faults.judge import everything, judge, sound, table
 from faults.kinds import KINDS
 
 PARTS = 8
 """One in so many kinds is run a seed, others at each seed: all of `make test` has about a minute for them."""
 
-FAULTS = [(kind, seed) for seed in range(3) for kind in (*KINDS, *PAIRS)[seed::PARTS]]
+FAULTS = [(kind, seed) for seed in range(3) for kind in ((*KINDS, *PAIRS)[seed::PARTS] + CROSS[seed :: 3 * PARTS])]
 LIKE = [(case, seed) for seed in range(3) for case in SOUND[seed::PARTS]]
 
 
-@pytest.mark.parametrize(("kind", "seed"), FAULTS, ids=[f"{seed}-{kind.name}" for kind, seed in FAULTS])
+@pytest.mark.parametrize(
+    ("kind", "seed"), FAULTS, ids=[f"{seed}-{kind.section} {kind.name} {kind.codes[0]}" for kind, seed in FAULTS]
+)
 def test_a_fault_is_found_and_named(kind, seed):
     verdict = judge(kind, seed)
     assert verdict.found, verdict.said

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from eagle3lab.dialects import whose
+from eagle3lab.dialects.sources import Sources
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _TASK = re.compile(
@@ -73,46 +74,73 @@ class Task:
 
 
 @dataclass
-class Log:
-    """A whole log.
+class Part:
+    """One server's part of a log.
 
     Attributes:
+        source: the container or file named before its lines, ``""`` when none is.
         tasks: one for each acceptance line.
         statistics: drafter → (drafts, draft tokens, accepted) of its last line: cumulative.
-        summary: what ``llama-speculative-simple`` prints at its end.
+        summaries: what ``llama-speculative-simple`` prints at its end, one for each run of it.
         predicted: tokens of the ``eval time`` lines, of those requests that have an acceptance line.
-        cut: numbers of acceptance lines that end too early.
     """
 
+    source: str = ""
     tasks: list[Task] = field(default_factory=list)
     statistics: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    summary: dict[str, int] = field(default_factory=dict)
+    summaries: list[dict[str, int]] = field(default_factory=lambda: [{}])
     predicted: int = 0
+    evaluated: int = 0
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """The last summary."""
+        return self.summaries[-1]
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it has any figure."""
+        return bool(self.tasks or self.statistics or self.summary)
+
+
+@dataclass
+class Log:
+    """A whole log: its servers by the name before their lines, and the numbers of acceptance lines that end too early.
+
+    ``looks_like`` is the engine whose lines they look like.
+    """
+
+    parts: dict[str, Part] = field(default_factory=dict)
     cut: list[int] = field(default_factory=list)
     lines: int = 0
     looks_like: str = ""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> Log:
         """Take in numbered lines."""
-        evaluated = 0
+        sources = Sources()
         for number, raw in lines:
             self.lines = number
             line = _ANSI.sub("", raw).strip()
+            source = sources.of(line)
+            if (part := self.parts.get(source)) is None:
+                part = self.parts[source] = Part(source)
             if "draft acceptance" in line:
-                self._task(number, line)
-                self.predicted += evaluated
-                evaluated = 0
+                self._task(number, line, part)
+                part.predicted += part.evaluated
+                part.evaluated = 0
             elif found := _STATISTICS.search(line):
-                self.statistics[found[1]] = (int(found[2]), int(found[3]), int(found[4]))
+                part.statistics[found[1]] = (int(found[2]), int(found[3]), int(found[4]))
             elif found := _SUMMARY.search(line):
-                self.summary[found[1]] = int(found[2])
+                if found[1] in part.summary:
+                    part.summaries.append({})
+                part.summary[found[1]] = int(found[2])
             elif found := _EVAL.search(line):
-                evaluated = int(found[1])
+                part.evaluated = int(found[1])
             elif not self.looks_like:
                 self.looks_like = whose.log_of(line)
         return self
 
-    def _task(self, number: int, line: str) -> None:
+    def _task(self, number: int, line: str, part: Part) -> None:
         found = _TASK.search(line)
         if found is None:
             self.cut.append(number)
@@ -126,4 +154,4 @@ class Log:
         good = all(re.fullmatch(r"[01]\.\d{3}", text) for text in texts)
         value = float(mean[1]) if mean and "nan" not in mean[1] else None
         nan = "nan" in found[1] or bool(mean and "nan" in mean[1])
-        self.tasks.append(Task(int(found[2]), int(found[3]), value, texts if good else (), nan))
+        part.tasks.append(Task(int(found[2]), int(found[3]), value, texts if good else (), nan))

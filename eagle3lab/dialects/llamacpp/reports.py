@@ -14,8 +14,17 @@ from typing import Any
 from eagle3lab.counts import EngineReport, Flaw, RequestReport
 from eagle3lab.dialects import whose
 from eagle3lab.dialects.counters import Names, of_counters
-from eagle3lab.dialects.evidence import count, json_rows, objects, steps_note, text_lines, token_ids
-from eagle3lab.dialects.llamacpp.log_lines import Log, Task
+from eagle3lab.dialects.evidence import (
+    count,
+    json_rows,
+    objects,
+    steps_note,
+    text_lines,
+    token_ids,
+    total,
+    unreadable,
+)
+from eagle3lab.dialects.llamacpp.log_lines import Log, Part, Task
 
 _ENGINE = "llamacpp"
 _NAMES = Names(_ENGINE, "llama.cpp", "llamacpp:", "tokens_predicted")
@@ -60,10 +69,22 @@ def _of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     if log.cut:
         shown = ", ".join(map(str, log.cut[:5])) + (" …" if len(log.cut) > 5 else "")
         flaws.append((Flaw.CUT, f"partial: {len(log.cut)} acceptance lines are cut (lines {shown})"))
-    if {"n_predict", "n_drafted", "n_accept"} <= log.summary.keys():
-        return _of_summary(log.summary, name, steps, flaws)
-    if log.tasks or log.statistics:
-        return _of_tasks(log, name, steps, flaws)
+    busy = [part for part in log.parts.values() if part.speaks]
+    if len(busy) > 1:
+        named = ", ".join(part.source or "unnamed" for part in busy)
+        words = (
+            f"partial: {len(busy)} servers in one log ({named}); the last ({busy[-1].source or 'unnamed'}) is counted"
+        )
+        flaws.append((Flaw.SERVERS, words))
+    part = busy[-1] if busy else Part()
+    whole = [s for s in part.summaries if s.keys() >= {"n_predict", "n_drafted", "n_accept"}]
+    if whole:
+        if len(whole) > 1:
+            words = f"partial: summaries of {len(whole)} runs stand in one log; the last is taken"
+            flaws.append((Flaw.SERVERS, words))
+        return _of_summary(whole[-1], name, steps, flaws)
+    if part.tasks or part.statistics:
+        return _of_tasks(part, name, steps, flaws)
     words = f"no acceptance line in {log.lines} lines" if log.lines else "the log is empty"
     foreign = log.looks_like not in ("", "llama.cpp")
     words += f": it looks like {log.looks_like}'s" if foreign else ": no draft was verified, or no model drafts"
@@ -94,29 +115,29 @@ def _of_summary(summary: dict[str, int], name: str, steps: int | None, flaws: li
     )
 
 
-def _of_tasks(log: Log, name: str, steps: int | None, flaws: list[tuple[Flaw, str]]) -> EngineReport:
-    drafted, accepted = sum(t.drafted for t in log.tasks), sum(t.accepted for t in log.tasks)
-    found = [task.rounds(steps) for task in log.tasks]
+def _of_tasks(part: Part, name: str, steps: int | None, flaws: list[tuple[Flaw, str]]) -> EngineReport:
+    drafted, accepted = sum(t.drafted for t in part.tasks), sum(t.accepted for t in part.tasks)
+    found = [task.rounds(steps) for task in part.tasks]
     whole = [n for n in found if n is not None]
-    drafts: int | None = sum(whole) if log.tasks and len(whole) == len(found) else None
-    sums = [sum(column) for column in zip(*log.statistics.values(), strict=True)]
+    drafts: int | None = sum(whole) if part.tasks and len(whole) == len(found) else None
+    sums = [sum(column) for column in zip(*part.statistics.values(), strict=True)]
     notes = []
-    if sums and not log.tasks:
+    if sums and not part.tasks:
         drafts, drafted, accepted = sums
         notes.append("totals of the last statistics line: since the server started, unverified drafts among them")
     elif sums and drafts is None and sums[1:] == [drafted, accepted]:
         drafts = sums[0]
         notes.append("drafts of the last statistics line, whose tokens are those of the tasks")
-    if len(log.statistics) > 1:
-        notes.append(f"several drafters are summed: {', '.join(sorted(log.statistics))}")
-    elif log.statistics and "eagle3" not in next(iter(log.statistics)):
-        notes.append(f"the drafter is {next(iter(log.statistics))}, not draft-eagle3")
-    widths = {len(task.rates) for task in log.tasks if task.rates}
+    if len(part.statistics) > 1:
+        notes.append(f"several drafters are summed: {', '.join(sorted(part.statistics))}")
+    elif part.statistics and "eagle3" not in next(iter(part.statistics)):
+        notes.append(f"the drafter is {next(iter(part.statistics))}, not draft-eagle3")
+    widths = {len(task.rates) for task in part.tasks if task.rates}
     if len(widths) > 1:
         words = f"partial: K changes within the log ({sorted(widths)}): the lengths are of a mixture"
         flaws.append((Flaw.CHANGES, words))
-    if bad := sum(task.nan for task in log.tasks):
-        flaws.append((Flaw.NAN, f"{bad} of {len(log.tasks)} acceptance lines print nan: their counts are used"))
+    if bad := sum(task.nan for task in part.tasks):
+        flaws.append((Flaw.NAN, f"{bad} of {len(part.tasks)} acceptance lines print nan: their counts are used"))
     said = next(iter(widths)) if len(widths) == 1 else None
     if drafts is None:
         notes.append("drafts unknown: a line gives accepted and drafted tokens, and no mean that determines its rounds")
@@ -130,12 +151,12 @@ def _of_tasks(log: Log, name: str, steps: int | None, flaws: list[tuple[Flaw, st
         drafts=drafts,
         drafted=drafted,
         accepted=accepted,
-        per_position=_positions(log.tasks, found, said),
+        per_position=_positions(part.tasks, found, said),
         notes=(*notes, *steps_note(said, steps)),
-        reported_length=_weighed(log.tasks) if drafts is None else None,
-        output=log.predicted or None,
-        answered=len(log.tasks) or None,
-        lengths=tuple(1 + t.accepted / n for t, n in zip(log.tasks, found, strict=True) if n),
+        reported_length=_weighed(part.tasks) if drafts is None else None,
+        output=part.predicted or None,
+        answered=len(part.tasks) or None,
+        lengths=tuple(1 + t.accepted / n for t, n in zip(part.tasks, found, strict=True) if n),
         flaws=tuple(flaws),
     )
 
@@ -157,17 +178,16 @@ def _weighed(tasks: list[Task]) -> float | None:
 def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
     rows, notes = json_rows(root, name, "a completion of llama-server with its timings")
     requests: list[RequestReport] = []
-    drafted = accepted = predicted = answered = 0
+    stats: list[dict[str, Any]] = []
     for _, row in rows:
         one: dict[str, Any] = (objects(row.get("choices")) or [row])[0]
         finish = str(one.get("finish_reason") or one.get("stop_type") or "")
         requests.append(RequestReport((), token_ids(row.get("tokens")), (), (), finish))
         timings = row.get("timings")
         said = timings if isinstance(timings, dict) else {}
-        numbers = [count(said.get(key)) or 0 for key in _TIMINGS]
-        if numbers[0]:
-            drafted, accepted, predicted = drafted + numbers[0], accepted + numbers[1], predicted + numbers[2]
-            answered += 1
+        # absent, null and 0 mean that nothing was drafted
+        stats += [said] if said.get(_TIMINGS[0]) not in (None, 0) else []
+    answered = len(stats)
     if not answered:
         other = next((w for _, row in rows if (w := whose.answer_of(row)) not in ("", "llama.cpp")), "")
         words = f"no draft_n in the timings of {len(rows)} answers"
@@ -178,8 +198,13 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         )
     if answered < len(rows):
         notes.append(f"partial: {len(rows) - answered} of {len(rows)} answers drafted nothing and are left out")
-    decoded = predicted - answered  # the prefill gives each request's first token
-    rounds = decoded - accepted
+    drafted, accepted, predicted = (total([count(said.get(key)) for said in stats]) for key in _TIMINGS)
+    notes += [f"{key} is missing in {n} of {answered} timings: its sum is unknown"
+              for key in _TIMINGS if (n := sum(said.get(key) is None for said in stats))]  # fmt: skip
+    length = None
+    if predicted is not None and accepted is not None:
+        decoded = predicted - answered  # the prefill gives each request's first token
+        length = decoded / (decoded - accepted) if decoded > accepted else None
     notes.append(
         "timings do not say the number of rounds: the length is tokens over decode steps, (predicted_n - 1) / "
         "(predicted_n - 1 - draft_n_accepted), in which steps without a draft count as rounds: a little low"
@@ -193,7 +218,8 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         accepted=accepted,
         requests=tuple(requests),
         notes=tuple(notes),
-        reported_length=decoded / rounds if rounds > 0 else None,
+        reported_length=length,
         output=predicted or None,
         answered=answered,
+        flaws=tuple((Flaw.DISAGREES, text) for text in unreadable(stats, _TIMINGS, "timings")),
     )

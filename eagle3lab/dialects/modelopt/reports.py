@@ -8,13 +8,12 @@ the last chunk. ``Average_AL`` (``Average_AR`` in the first version) is the plai
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eagle3lab.counts import EngineReport, Flaw
-from eagle3lab.dialects.evidence import at_least, histogram, json_file, text_lines
+from eagle3lab.dialects.evidence import at_least, histogram, json_file, number, text_lines
 from eagle3lab.errors import BadFile
 
 _EXPECTED = "acceptance_rate.json as specdec_bench writes it"
@@ -55,10 +54,12 @@ def _is_benchmark(root: Path, name: str) -> bool:
 
 def _report(root: Path, name: str, engine: str, steps: int | None) -> EngineReport:
     content = json_file(root, name, _EXPECTED)
-    lengths = _leaves(next((content[k] for k in _REQUESTS if k in content), {}))
-    turns = len(lengths)
-    mean = next((_number(content[k]) for k in _AVERAGE if k in content), None)
-    own = sum(lengths) / turns if turns else None
+    means: Any = next((content[k] for k in _REQUESTS if k in content), {})
+    leaves = _leaves(means) if isinstance(means, dict) else []
+    lengths = [value for leaf in leaves if (value := number(leaf)) is not None]
+    turns = len(leaves)  # a turn whose mean is no number is a turn
+    mean = next((number(content[k]) for k in _AVERAGE if k in content), None)
+    own = sum(lengths) / turns if turns and len(lengths) == turns else None
     chunks = histogram(content.get(_HISTOGRAM))
     if _HISTOGRAM in content and chunks is None:
         fault = f"{_HISTOGRAM}: found {str(content[_HISTOGRAM])[:60]}; expected counts by length; run the bench again"
@@ -109,8 +110,8 @@ def _flaws(content: dict[str, Any], chunks: tuple[int, ...] | None) -> list[tupl
     flaws = []
     values = [content[k] for k in _AVERAGE if k in content]
     for key in (*_RATES, *_REQUESTS):
-        values += _leaves(content.get(key, {}), finite=False)
-    if bad := [v for v in values if _number(v) is None]:
+        values += _leaves(content.get(key, {}))
+    if bad := [v for v in values if number(v) is None]:
         flaws.append((Flaw.NAN, f"{len(bad)} means or rates are no numbers ({str(bad[0])[:20]}): they are not used"))
     if not chunks:
         return flaws
@@ -126,7 +127,7 @@ def _flaws(content: dict[str, Any], chunks: tuple[int, ...] | None) -> list[tupl
         before = 1.0
         for length in present:
             share = sum(chunks[length:]) / total
-            value, expected = _number(said[str(length)]) if str(length) in said else None, share / before
+            value, expected = number(said[str(length)]) if str(length) in said else None, share / before
             before = share if conditional else 1.0
             if value is not None and abs(value - expected) > 1e-3:
                 words = f"{key} of {length} is {value:.4g}, the histogram gives {expected:.4g}"
@@ -135,13 +136,8 @@ def _flaws(content: dict[str, Any], chunks: tuple[int, ...] | None) -> list[tupl
     return flaws
 
 
-def _leaves(value: Any, finite: bool = True) -> list[Any]:
-    """Numbers of nested objects ``{request: {turn: number}}``, in their order."""
+def _leaves(value: Any) -> list[Any]:
+    """The values of nested objects ``{request: {turn: number}}``, in their order, whatever they are."""
     if isinstance(value, dict):
-        return [leaf for item in value.values() for leaf in _leaves(item, finite)]
-    return [value] if not finite or _number(value) is not None else []
-
-
-def _number(value: Any) -> float | None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if fits else None
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    return [value]

@@ -19,10 +19,13 @@ from eagle3lab.dialects.common import (
 )
 from eagle3lab.dialects.keys import Key
 from eagle3lab.dialects.sglang.reports import read_reports
+from eagle3lab.dialects.sglang.settings import setting_faults
 from eagle3lab.reading import FINAL, Aux, Reading
 from eagle3lab.records import Architecture, Interpretation
 
-__all__ = ["KEYS", "NAME", "VERSIONS", "missing", "names", "read_reports", "served", "unknown", "words"]
+__all__ = [
+    "KEYS", "NAME", "VERSIONS", "missing", "names", "read_reports", "served", "setting_faults", "unknown", "words",
+]  # fmt: skip
 
 NAME = "sglang"
 VERSIONS = ("0.5.9", "0.5.23")
@@ -44,6 +47,9 @@ KEYS = {
     "norm_output": Key("the state handed on is taken after the final norm, since sglang#24663"),
     "intermediate_size_mlp": Key("the MLP's width for llama4_text drafts; taken from gate_proj"),
 }
+
+OPTIONS = {"window": "--speculative-draft-window-size"}
+"""Field of the Reading → the server's own option for it, where config.json is not asked."""
 
 
 def served(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:

@@ -11,14 +11,25 @@ from typing import Any
 
 from eagle3lab.counts import EngineReport, Flaw, RequestReport
 from eagle3lab.dialects import whose
-from eagle3lab.dialects.evidence import added, at_least, count, histogram, json_rows, objects, token_ids
+from eagle3lab.dialects.evidence import (
+    added,
+    at_least,
+    count,
+    histogram,
+    json_rows,
+    number,
+    objects,
+    token_ids,
+    total,
+    unreadable,
+)
 
 _ENGINE = "sglang"
-_LARGEST = 1e9
 _CORRECT = ("spec_num_correct_drafts", "spec_accept_token_num")
 _PROPOSED = ("spec_num_proposed_drafts", "spec_draft_token_num")
 _HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 """Keys of ``meta_info`` in 0.5.23 and 0.5.9; index of the histogram = drafts accepted, bonus excluded."""
+_RATES = ("spec_accept_rate", "spec_accept_length")
 
 
 def of_answers(root: Path, name: str, steps: int | None) -> EngineReport:
@@ -84,34 +95,43 @@ def _summed(
 ) -> EngineReport:
     rounds: tuple[int, ...] = ()
     lengths: list[float] = []
-    drafts = accepted = drafted = unknown = odd = wrong = partly = 0
+    verifies: list[int | None] = []
+    corrects: list[int | None] = []
+    broken = _broken(stats)
+    drafted = unknown = odd = wrong = partly = rated = 0
     for meta in stats:
         verify, correct, proposed = (count(_first(meta, k)) for k in (("spec_verify_ct",), _CORRECT, _PROPOSED))
         bins = histogram(_first(meta, _HISTOGRAM))
         if bins:
             verify = sum(bins) if verify is None else verify
             correct = sum(j * n for j, n in enumerate(bins)) if correct is None else correct
-        if correct is None:
+        if correct is None and _first(meta, _CORRECT) is None:
             correct = 0 if verify == 0 else _from_rate(meta, verify, steps)
         agrees = bins is not None and (sum(bins), sum(j * n for j, n in enumerate(bins))) == (verify, correct)
         odd += not agrees and bool(verify)
-        wrong += (not agrees and bool(verify) and bins is not None) or not _rate_agrees(meta, correct, proposed)
+        differs = not agrees and bool(verify) and None not in (correct, bins)
+        wrong += differs or not _rate_agrees(meta, correct, proposed)
         lengths += [1 + correct / verify] if verify and correct is not None else []
         rounds = added(rounds, bins or ())
         unknown += correct is None
+        rated += correct is None and number(meta.get("spec_accept_rate")) is not None
         partly += proposed is None and bool(verify)
-        drafts, accepted, drafted = (
-            drafts + (verify or 0),
-            accepted + (correct or 0),
-            drafted + (proposed or 0),
-        )
+        verifies.append(verify)
+        corrects.append(correct)
+        drafted += proposed or 0
+    drafts = total(verifies)
     if odd:
         notes.append(f"no per-position counts: {odd} histograms are missing or contradict their request's sums")
-    if unknown:
+    if drafts is None and not broken:
+        notes.append(f"rounds unknown: {verifies.count(None)} answers do not say spec_verify_ct")
+    if unknown and not broken:
+        given = "only a rate" if rated == unknown else "neither a count nor a rate"
         notes.append(
-            f"accepted drafts unknown: {unknown} answers give only a rate; meta_info's spec_accept_length is "
+            f"accepted drafts unknown: {unknown} answers give {given}; meta_info's spec_accept_length is "
             "completion tokens over rounds: the prefill's token is in it, what a stop cut off is not"
         )
+    if wrong:
+        broken.append(f"{wrong} of {len(stats)} answers hold a histogram or rate that their sums do not give")
     positions = () if odd else added(at_least(rounds), (0,) * (steps or 0))
     if steps and len(positions) > steps:
         notes.append(f"rounds accepted {len(positions)} drafts, more than the {steps} steps of the case")
@@ -124,20 +144,25 @@ def _summed(
         steps=steps,
         drafts=drafts,
         drafted=None if partly else drafted,
-        accepted=None if unknown else accepted,
+        accepted=total(corrects),
         per_position=positions,
         requests=requests,
         notes=tuple(notes),
-        reported_length=_emitted(stats) if unknown else None,
+        reported_length=_emitted(stats) if unknown or drafts is None else None,
         output=sum(known) if len(known := _completed(stats)) == len(stats) else None,
         answered=len(stats),
         lengths=() if unknown else tuple(lengths),
-        flaws=(
-            (Flaw.DISAGREES, f"{wrong} of {len(stats)} answers hold a histogram or rate that their sums do not give"),
-        )
-        if wrong
-        else (),
+        flaws=tuple((Flaw.DISAGREES, text) for text in broken),
     )
+
+
+def _broken(stats: list[dict[str, Any]]) -> list[str]:
+    """Sentences about values that are there and are no counts or rates."""
+    counted = [*_CORRECT, *_PROPOSED, "spec_verify_ct"]
+    out = unreadable(stats, counted, "answers") + unreadable(stats, _HISTOGRAM, "answers", histogram)
+    # of a request without a round they may be anything, nan too
+    ran = [meta for meta in stats if count(meta.get("spec_verify_ct")) != 0]
+    return out + unreadable(ran, _RATES, "answers", number)
 
 
 def _rate_agrees(meta: dict[str, Any], correct: int | None, proposed: int | None) -> bool:
@@ -170,9 +195,3 @@ def _emitted(stats: list[dict[str, Any]]) -> float | None:
     pairs = [(number(m.get("spec_accept_length")), count(m.get("spec_verify_ct")) or 0) for m in stats]
     weighed = [(v, n) for v, n in pairs if v and n]
     return sum(v * n for v, n in weighed) / sum(n for _, n in weighed) if weighed else None
-
-
-def number(value: Any) -> float | None:
-    """A finite number that is not negative, None for anything else (null, NaN, text)."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LARGEST
-    return float(value) if fits else None

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from eagle3lab.dialects import whose
+from eagle3lab.dialects.sources import Sources
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _DECODE = re.compile(r"Decode batch(?: \[\d+\])?([.,]) #running-req: (\d{1,9})\b")
-_ACCEPT = re.compile(r"accept len: (\d+(?:\.\d+)?|nan), accept rate: (\d+(?:\.\d+)?|nan),")
+_ACCEPT = re.compile(r"accept len: (-?\d+(?:\.\d+)?|nan), accept rate: (-?\d+(?:\.\d+)?|nan),")
 _THROUGHPUT = re.compile(r"gen throughput \(token/s\): (\d+(?:\.\d+)?),")
 _LIFETIME = re.compile(r"avg_spec_accept_length=(\d+(?:\.\d+)?)")
 _SIMULATED = re.compile(r"SGLANG_SIMULATE_ACC_LEN\W{0,4}(\d[\d.]*)")
+_RANK = re.compile(r"\bDP(\d{1,5})\b")
 _ARGUMENTS = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens")
 
 
@@ -36,16 +38,20 @@ class Server:
 
     Attributes:
         arguments: ``speculative_*`` of ``server_args`` without that prefix, as text; None where unset.
+        source: the container or file named before its lines, ``""`` when none is.
         started: whether the log holds ``server_args``.
+        ranks: data-parallel ranks of its decode lines, none where they are not said.
         forms: punctuation after "Decode batch": a period up to 0.5.3, a comma later.
         plain: decode lines without an accept length.
         lifetime: ``avg_spec_accept_length`` as printed when the cache was flushed.
     """
 
+    source: str = ""
     started: bool = False
     arguments: dict[str, str | None] = field(default_factory=dict)
     decodes: list[Decode] = field(default_factory=list)
     forms: set[str] = field(default_factory=set)
+    ranks: set[int] = field(default_factory=set)
     plain: int = 0
     nan: int = 0
     throughput: list[float] = field(default_factory=list)
@@ -73,24 +79,26 @@ class ServeLog:
 
     def read(self, lines: Iterable[tuple[int, str]]) -> ServeLog:
         """Take in numbered lines."""
+        sources = Sources()
         for number, raw in lines:
             self.lines = number
             line = _ANSI.sub("", raw).strip()
+            source = sources.of(line)
             self.mixed = self.mixed or whose.acceptance_of(line).removeprefix("SGLang")
             if simulated := _SIMULATED.search(line):
                 self.simulated = simulated[1]
             if "server_args=" in line:
-                self.servers.append(Server(True, _arguments(line)))
+                self.servers.append(Server(source, True, _arguments(line)))
             elif "Decode batch" in line:
-                self._decode(number, line)
+                self._decode(number, line, self._server(source))
             elif lifetime := _LIFETIME.search(line):
-                self._server().lifetime.append(float(lifetime[1]))
+                self._server(source).lifetime.append(float(lifetime[1]))
             elif not self.looks_like and (other := whose.log_of(line)) != "SGLang":
                 self.looks_like = other
         return self
 
-    def _decode(self, number: int, line: str) -> None:
-        server, head = self._server(), _DECODE.search(line)
+    def _decode(self, number: int, line: str, server: Server) -> None:
+        head = _DECODE.search(line)
         accept, throughput = _ACCEPT.search(line), _THROUGHPUT.search(line)
         # Every form ends with the throughput and then #queue-req: a line without it was cut.
         if head is None or throughput is None:
@@ -98,19 +106,25 @@ class ServeLog:
         if head is None:
             return
         server.forms.add(head[1])
+        if rank := _RANK.search(line, 0, head.start()):
+            server.ranks.add(int(rank[1]))
         running = int(head[2])
         if throughput and running:
             server.throughput.append(float(throughput[1]))
-        if accept and "nan" in accept.groups():
+        # a mean of no round prints as nan, or as 0.00 of both
+        if accept and ("nan" in accept.groups() or not any(map(float, accept.groups()))):
             server.nan += 1
         elif accept:
             server.decodes.append(Decode(float(accept[1]), float(accept[2]), running))
         elif throughput:
             server.plain += 1
 
-    def _server(self) -> Server:
-        if not self.servers:
-            self.servers.append(Server())
+    def _server(self, source: str) -> Server:
+        """The server started last in the container that a line comes from."""
+        for server in reversed(self.servers):
+            if server.source == source:
+                return server
+        self.servers.append(Server(source))
         return self.servers[-1]
 
 

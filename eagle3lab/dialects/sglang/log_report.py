@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from eagle3lab.counts import EngineReport, Flaw
 from eagle3lab.dialects.evidence import steps_note, text_lines
 from eagle3lab.dialects.sglang.log_lines import Decode, ServeLog, Server
-
-_WIDEST = 64
-"""The largest number of draft tokens a round that is tried when the log does not say it."""
+from eagle3lab.dialects.sglang.rates import mixture, rate_definition
+from eagle3lab.dialects.sglang.settings import settings_flaws, settings_remarks
 
 
 def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
@@ -43,7 +42,11 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     busy = [s for s in log.servers if s.decodes]
     server = (busy or log.servers)[-1]
     if len(log.servers) > 1:
-        words = f"{len(log.servers)} servers in one log; the last{' that speculated' if busy else ''} is counted"
+        named = (
+            f" ({', '.join(s.source or 'unnamed' for s in log.servers)})" if any(s.source for s in log.servers) else ""
+        )
+        which = f" that speculated{f' ({server.source})' if server.source else ''}" if busy else ""
+        words = f"{len(log.servers)} servers in one log{named}; the last{which} is counted"
         if len(busy) > 1:
             flaws.append((Flaw.SERVERS, f"partial: {words}"))
         else:
@@ -54,17 +57,24 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     elif server.plain or server.nan:
         kind = Flaw.NAN if server.nan else Flaw.CHANGES
         left = f"{server.plain + server.nan} decode lines without an accept len are left out"
-        flaws.append((kind, f"partial: {left}" + (f", {server.nan} of them nan" if server.nan else "")))
-    flaws += _impossible(server.decodes, said or steps, "" if said else " as the case says")
+        flaws.append((kind, f"partial: {left}" + (f", {server.nan} of them nan or 0" if server.nan else "")))
+    several = mixture(server.decodes, said, server.number("num_draft_tokens"))
+    if several:
+        numbers = " or ".join(f"{found} ({definition})" for definition, found in several.items())
+        words = f"partial: K changes within the log: the accept rates go with {numbers} drafts a round"
+        flaws.append((Flaw.CHANGES, f"{words}: the lengths are of a mixture"))
+    most = max(map(max, several.values())) if several else said or steps
+    flaws += _impossible(server.decodes, most, "" if said else " as the case says")
     return EngineReport(
         "sglang",
         "log",
         (name,),
-        steps=said or steps,
+        steps=None if several else said or steps,
         throughput=tuple(server.throughput),
-        notes=(*notes, *settings_notes(server.arguments), *_means(server, said), *steps_note(said, steps)),
+        notes=(*notes, *_means(server), *steps_note(said, steps)),
         reported_length=_mean(server.decodes),
         flaws=(*flaws, *settings_flaws(server.arguments)),
+        remarks=(*settings_remarks(server.arguments), *_definition(server, said, several)),
     )
 
 
@@ -76,9 +86,14 @@ def _impossible(decodes: Sequence[Decode], steps: int | None, whose: str) -> lis
         over = sum(d.length > steps + 1.005 for d in decodes)
         words = f"an accept len of {longest} is more than {steps} steps allow{whose} ({over} of {len(decodes)} lines)"
         out.append((Flaw.DISAGREES, f"{words}: another run's lines?"))
+    if short := [d.length for d in decodes if d.length < 0.995]:
+        words = f"an accept len of {min(short)} is below 1, the bonus token alone ({len(short)} lines)"
+        out.append((Flaw.DISAGREES, words))
     rates = [d.rate for d in decodes if d.rate > 1.005]
     if rates:
         out.append((Flaw.DISAGREES, f"an accept rate of {max(rates)} is above 1 ({len(rates)} lines)"))
+    if below := [d.rate for d in decodes if d.rate < 0]:
+        out.append((Flaw.DISAGREES, f"an accept rate of {min(below)} is below 0 ({len(below)} lines)"))
     return out
 
 
@@ -89,24 +104,34 @@ def _mean(decodes: Sequence[Decode]) -> float | None:
     return total / sum(weights) if decodes else None
 
 
-def _means(server: Server, steps: int | None) -> list[str]:
+def _means(server: Server) -> list[str]:
     if not server.decodes:
         return []
     notes = [
         f"mean of {len(server.decodes)} decode lines, weighted by running requests; each is itself the mean "
         "of one log interval, bonus included; no counts are printed, nor what follows the last interval",
-        rate_definition(server.decodes, server.forms, steps, server.number("num_draft_tokens")),
         "throughput includes idle time before a line; the log does not name the layers it captured",
     ]
-    if server.lifetime:
-        notes.append(f"avg_spec_accept_length={server.lifetime[-1]} was printed when the cache was flushed")
+    if len(server.ranks) > 1:
+        ranks = ", ".join(f"DP{rank}" for rank in sorted(server.ranks))
+        notes.append(f"lines of {len(server.ranks)} data-parallel ranks ({ranks}) are taken together: one server's")
     return notes
+
+
+def _definition(server: Server, steps: int | None, several: Mapping[str, list[int]]) -> list[str]:
+    """What the log says of its rates, and beside them."""
+    remarks = []
+    if server.decodes and not several:
+        remarks.append(rate_definition(server.decodes, server.forms, steps, server.number("num_draft_tokens")))
+    if server.decodes and server.lifetime:
+        remarks.append(f"avg_spec_accept_length={server.lifetime[-1]} was printed when the cache was flushed")
+    return remarks
 
 
 def _silence(server: Server) -> tuple[Flaw, str]:
     """Why the log has no accept length."""
     if server.nan:
-        return Flaw.NAN, f"partial: {server.nan} decode lines, all with accept len nan"
+        return Flaw.NAN, f"partial: {server.nan} decode lines, all with accept len nan or 0"
     if server.started and server.arguments.get("algorithm") is None:
         return Flaw.SILENT, "speculative_algorithm is not set: this server did not speculate"
     if server.plain:
@@ -114,58 +139,3 @@ def _silence(server: Server) -> tuple[Flaw, str]:
         return Flaw.SILENT, words
     words = "no decode line: the server stopped within its first decode_log_interval (40 iterations)"
     return Flaw.SILENT, words
-
-
-def settings_flaws(arguments: dict[str, str | None]) -> list[tuple[Flaw, str]]:
-    """Steps and draft tokens of a chain that do not go together: the latter count the root too, so M = N + 1."""
-    numbers = [arguments.get(k) or "" for k in ("num_steps", "num_draft_tokens", "eagle_topk")]
-    if not all(n.isdecimal() and len(n) < 6 for n in numbers) or numbers[2] != "1":
-        return []
-    steps, tokens = int(numbers[0]), int(numbers[1])
-    if tokens == steps + 1:
-        return []
-    return [(Flaw.SETTINGS, f"speculative_num_steps {steps} and speculative_num_draft_tokens {tokens} with topk 1: the "
-             f"tokens count the root, so a chain takes {steps + 1} (SGLang sets it so, with a warning)")]  # fmt: skip
-
-
-def settings_notes(arguments: dict[str, str | None]) -> list[str]:
-    """What ``server_args`` say that bears on the numbers (keys without ``speculative_``)."""
-    notes = []
-    algorithm, topk = arguments.get("algorithm"), arguments.get("eagle_topk")
-    if algorithm and algorithm != "EAGLE3":
-        notes.append(f"speculative_algorithm is {algorithm}, not EAGLE3: an EAGLE-3 draft is misread then")
-    if topk and topk != "1":
-        tokens = arguments.get("num_draft_tokens")
-        notes.append(f"a tree (topk {topk}, {tokens} nodes with the root): not comparable with a chain of K")
-    return notes
-
-
-def rate_definition(decodes: Sequence[Decode], forms: set[str], steps: int | None, draft_tokens: int | None) -> str:
-    """Which of SGLang's three definitions the printed accept rates follow, told from the numbers themselves.
-
-    0.5.3: bonus in, over num_steps + 1; 0.5.9: bonus in, over num_draft_tokens; 0.5.23: bonus out, over
-    num_draft_tokens - 1 (engines.md 7.1).
-    """
-    known = steps is not None or draft_tokens is not None
-    widths = {w for w in ((steps or 0) + 1, draft_tokens or 0) if w > 1} if known else set(range(1, _WIDEST))
-    with_bonus = sorted(w for w in widths if all(_fits(d.length, d.rate, w) for d in decodes))
-    widths = {w - 1 for w in widths} if known else widths
-    without = sorted(w for w in widths if w and all(_fits(d.length - 1, d.rate, w) for d in decodes))
-    version = "0.5.3 or before" if forms == {"."} else "after 0.5.3"
-    words = []
-    if with_bonus:
-        words.append(f"bonus in, over {_choice(with_bonus)} (0.5.3: num_steps + 1; 0.5.9: num_draft_tokens)")
-    if without:
-        words.append(f"bonus out, over {_choice(without)} (0.5.23: num_draft_tokens - 1)")
-    if not words:
-        return f"accept rate fits none of the known definitions ({version} by its punctuation): do not use it"
-    return f"accept rate: {' or '.join(words)}; {version} by its punctuation; not comparable across versions"
-
-
-def _fits(tokens: float, rate: float, width: int) -> bool:
-    # Both numbers are printed with 2 decimals.
-    return abs(tokens - rate * width) <= 0.005 * (1 + width) + 1e-9
-
-
-def _choice(widths: list[int]) -> str:
-    return str(widths[0]) if len(widths) == 1 else f"{widths[0]} to {widths[-1]} (undetermined)"

@@ -15,17 +15,21 @@ from eagle3lab.dialects import whose
 from eagle3lab.dialects.evidence import (
     count,
     json_file,
+    number,
     objects,
     steps_note,
     text_lines,
+    unreadable,
 )
 from eagle3lab.dialects.modelopt.reports import benchmarks
 from eagle3lab.dialects.prometheus import counter_growth
-from eagle3lab.dialects.sglang.answers import number, of_answers
-from eagle3lab.dialects.sglang.log_report import of_log, settings_flaws, settings_notes
+from eagle3lab.dialects.sglang.answers import of_answers
+from eagle3lab.dialects.sglang.log_report import of_log
+from eagle3lab.dialects.sglang.settings import settings_flaws, settings_remarks
 from eagle3lab.errors import BadFile
 
 _ENGINE = "sglang"
+_MEAN = "avg_spec_accept_length"
 _VERIFY = "sglang:spec_verify_calls"
 _LENGTH = "sglang:spec_accept_length"
 _ARGUMENTS = ("algorithm", "num_steps", "eagle_topk", "num_draft_tokens")
@@ -87,6 +91,8 @@ def _of_metrics(root: Path, files: tuple[str, ...], steps: int | None) -> Engine
         other = whose.metrics_of(growth.names)
         words = f"{other}'s" if other else "not SGLang's"
         flaws.append((Flaw.FOREIGN, f"no sglang: metric in {files[-1]}: these metrics are {words}"))
+    elif below := [s.value for s in gauges if s.name == _LENGTH and s.value < 0]:
+        flaws.append((Flaw.DISAGREES, f"{_LENGTH} is {below[0]:.4g}: no length is negative"))
     elif not lengths and not growth.total(_VERIFY):
         flaws.append((Flaw.SILENT, "no speculative metric: this server did not speculate, or none was decoded yet"))
     if any(s.name == _LENGTH and not math.isfinite(s.value) for s in gauges):
@@ -116,15 +122,20 @@ def _of_server_info(root: Path, name: str, steps: int | None) -> EngineReport:
         fault = f"found the keys {keys}; expected internal_states; save GET /server_info again"
         raise BadFile(name, fault)
     states = objects(info["internal_states"])
-    values = [s.get("avg_spec_accept_length") for s in states]
+    values = [s.get(_MEAN) for s in states]
     lengths = [v for v in map(number, values) if v]
     known = count(info.get("speculative_num_steps")) or None
     notes: list[str] = []
-    flaws: list[tuple[Flaw, str]] = []
+    numbered = [s for s in states if s.get(_MEAN) == s.get(_MEAN)]  # NaN, the mean of no round, is said below
+    broken = unreadable(numbered, (_MEAN,), "ranks", number)
+    broken += unreadable([info], ("speculative_num_steps",), "answers")
+    flaws = [(Flaw.DISAGREES, text) for text in broken]
     if lengths:
         notes.append("avg_spec_accept_length: mean from the server's start to its last log line, bonus included")
     elif any(isinstance(v, float) and math.isnan(v) for v in values):
         flaws.append((Flaw.NAN, "avg_spec_accept_length is nan: it is not used"))
+    elif broken:
+        pass  # that is all there is to say
     elif info.get("speculative_algorithm") is None and "speculative_algorithm" in info:
         flaws.append((Flaw.SILENT, "speculative_algorithm is not set: this server did not speculate"))
     else:
@@ -144,7 +155,8 @@ def _of_server_info(root: Path, name: str, steps: int | None) -> EngineReport:
         (name,),
         steps=known or steps,
         version=str(info.get("version") or ""),
-        notes=(*notes, *settings_notes(arguments), *steps_note(known, steps)),
+        notes=(*notes, *steps_note(known, steps)),
         reported_length=sum(lengths) / len(lengths) if lengths else None,
         flaws=(*flaws, *settings_flaws(arguments)),
+        remarks=tuple(settings_remarks(arguments)),
     )

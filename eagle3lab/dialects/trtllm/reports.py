@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from eagle3lab.counts import EngineReport, Flaw, RequestReport
 from eagle3lab.dialects import whose
-from eagle3lab.dialects.evidence import count, json_rows, objects, text_lines, token_ids
+from eagle3lab.dialects.evidence import (
+    count,
+    json_rows,
+    number,
+    objects,
+    text_lines,
+    token_ids,
+    total,
+    unreadable,
+)
 from eagle3lab.dialects.modelopt.reports import benchmarks
+from eagle3lab.dialects.trtllm.bench import CLIENT, of_bench, of_log
 from eagle3lab.errors import BadFile
 
 _ENGINE = "trtllm"
 _JSON = "TensorRT-LLM's iteration statistics (GET /metrics), or trtllm-bench's --report_json"
-_AVERAGE = re.compile(r"\[(DT|ADT|AL)\] AVERAGE\s*: (\d+\.\d\d|nan)\b")
 _SPEC = ("numRequestsWithDraftTokens", "numDraftTokens", "numAcceptedTokens")
-_CLIENT = "what came out: drafts accepted past a request's end are not in it"
+_EACH = "avg_decoded_tokens_per_iter"
+_TOTALS = ("total_draft_tokens", "total_accepted_draft_tokens")
 
 
 def read_reports(
@@ -56,7 +65,7 @@ def read_reports(
     if responses:
         reports.append(_of_responses(root, responses, steps))
     if log:
-        reports.append(_of_log(root, log, steps))
+        reports.append(of_log(root, log, steps))
     return sorted(reports, key=lambda r: r.accept_length is None)
 
 
@@ -65,7 +74,7 @@ def _of_statistics(root: Path, files: tuple[str, ...], steps: int | None) -> Eng
     for name in files:
         found = _rows(root, name)
         if len(found) == 1 and "decoding_stats" in found[0]:
-            return _of_bench(name, found[0], steps)
+            return of_bench(name, found[0], steps)
         rows += found
     spec = [row["specDecodingStats"] for row in _once(rows) if isinstance(row.get("specDecodingStats"), dict)]
     if not spec:
@@ -73,11 +82,17 @@ def _of_statistics(root: Path, files: tuple[str, ...], steps: int | None) -> Eng
         words = f"no specDecodingStats in {len(rows)} iterations: the server did not speculate in them"
         flaw = (Flaw.FOREIGN, f"{words}; these are {other}'s answers") if other else (Flaw.SILENT, words)
         return EngineReport(_ENGINE, "counters", files, steps=steps, flaws=(flaw,))
-    drafts, drafted, accepted = (sum(count(s.get(key)) or 0 for s in spec) for key in _SPEC)
+    drafts, drafted, accepted = (total([count(s.get(key)) for s in spec]) for key in _SPEC)
     notes = [
         f"sums over {len(spec)} iterations; GET /metrics hands each iteration out once and drops what nobody asks for"
     ]
-    flaws = []
+    notes += [f"{key} is missing in {n} of {len(spec)} iterations: its sum is unknown"
+              for key in _SPEC if (n := sum(s.get(key) is None for s in spec))]  # fmt: skip
+    flaws = [(Flaw.DISAGREES, text) for text in unreadable(spec, _SPEC, "iterations")]
+    if again := _repeated(rows):
+        words = f"partial: {again} iterations are there more than once: of two servers, or of one started again"
+        flaws.append((Flaw.SERVERS, f"{words}; all are summed"))
+    flaws += [(Flaw.CUT, f"partial: {text}") for text in unreadable(rows, ("statsDroppedFrames",), "iterations")]
     odd = sum(not _agrees(s) for s in spec)
     if odd:
         flaws.append((Flaw.DISAGREES, f"{odd} of {len(spec)} iterations print a length that their counts do not give"))
@@ -119,67 +134,35 @@ def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
+def _repeated(rows: list[dict[str, Any]]) -> int:
+    """Iterations that one rank counted more than once: a server numbers each of its own once."""
+    places = [(n, str(row.get("attentionDpRank") or 0)) for row in rows if (n := count(row.get("iter"))) is not None]
+    return len(places) - len(set(places))
+
+
 def _agrees(spec: dict[str, Any]) -> bool:
     rounds, accepted, length = count(spec.get(_SPEC[0])), count(spec.get(_SPEC[2])), spec.get("acceptanceLength")
-    if not rounds or accepted is None or not isinstance(length, int | float) or isinstance(length, bool):
+    if not rounds or accepted is None or length is None:
         return True
-    return abs(length - 1 - accepted / rounds) < 5e-3
-
-
-def _of_bench(name: str, report: dict[str, Any], steps: int | None) -> EngineReport:
-    stats, info = report.get("decoding_stats"), report.get("request_info")
-    stats, info = (value if isinstance(value, dict) else {} for value in (stats, info))
-    mean, accepted_mean = _average(stats, "acceptance_length"), _average(stats, "num_accepted_draft_tokens")
-    requests, output_mean = count(info.get("num_requests")), _number(info.get("avg_output_length"))
-    notes = [
-        "trtllm-bench: its length counts the prefill's iteration and token among the rounds",
-        f"counts are {_CLIENT}",
-    ]
-    if mean is None:
-        flaw = (Flaw.SILENT, "decoding_stats hold no acceptance length: this bench did not speculate")
-        return EngineReport(_ENGINE, "counters", (name,), steps=steps, flaws=(flaw,))
-    drafts = accepted = output = None
-    if requests and output_mean is not None and accepted_mean is not None:
-        totals = [_whole(value * requests) for value in (output_mean, accepted_mean)]
-        if totals[0] is not None and totals[1] is not None and totals[0] - totals[1] - requests >= 0:
-            output, accepted = totals
-            drafts = totals[0] - totals[1] - requests
-    if drafts is None:
-        notes.append("counts unknown: means times requests give no whole numbers")
-    engine = report.get("engine")
-    return EngineReport(
-        _ENGINE,
-        "counters",
-        (name,),
-        steps=steps,
-        drafts=drafts,
-        accepted=accepted,
-        version=str(engine.get("version") or "") if isinstance(engine, dict) else "",
-        notes=tuple(notes),
-        reported_length=None if drafts else mean,
-        output=output,
-        answered=requests,
-        mean_of_means=mean,
-    )
-
-
-def _average(stats: dict[str, Any], name: str) -> float | None:
-    values = stats.get(f"{name}_percentiles")
-    return _number(values.get("average")) if isinstance(values, dict) else None
+    said = number(length)
+    return said is not None and abs(said - 1 - accepted / rounds) < 5e-3
 
 
 def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
     rows, notes = json_rows(root, name, "a completion of trtllm-serve or an entry of GET /perf_metrics")
     requests: list[RequestReport] = []
-    found: list[tuple[int, int, int]] = []  # rounds, accepted, output
+    found: list[tuple[int, int | None, int]] = []  # rounds, accepted, output
+    said: list[dict[str, Any]] = []  # what answers say, to be looked through for what cannot be read
+    perfs: list[dict[str, Any]] = []
     drafted = odd = 0
     for _, row in rows:
         for choice in objects(row.get("choices")):
             prompt = row.get("prompt_token_ids") or choice.get("prompt_token_ids")
             finish = str(choice.get("finish_reason") or "")
             requests.append(RequestReport(token_ids(prompt), token_ids(choice.get("token_ids")), (), (), finish))
-            each, usage = _number(choice.get("avg_decoded_tokens_per_iter")), row.get("usage")
-            tokens = count(usage.get("completion_tokens")) if isinstance(usage, dict) else None
+            usage = (objects(row.get("usage")) or [{}])[0]
+            each, tokens = number(choice.get(_EACH)), count(usage.get("completion_tokens"))
+            said += [{**usage, **choice}] if choice.get(_EACH) is not None else []
             if each and tokens:
                 iterations = round(tokens / each)
                 good = 0 < iterations <= tokens and math.isclose(tokens / iterations, each, rel_tol=1e-4)
@@ -187,12 +170,15 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
                 found += [(iterations - 1, tokens - iterations, tokens)] if good else []
         perf = row.get("perf_metrics")
         spec = perf.get("speculative_decoding") if isinstance(perf, dict) else None
-        if isinstance(spec, dict) and (total := count(spec.get("total_draft_tokens"))):
-            kept = count(spec.get("total_accepted_draft_tokens")) or 0
-            drafted += total
-            rounds = total // steps if steps and total % steps == 0 else None
+        perfs += [spec] if isinstance(spec, dict) else []
+        if isinstance(spec, dict) and (offered := count(spec.get(_TOTALS[0]))):
+            drafted += offered
+            rounds = offered // steps if steps and offered % steps == 0 else None
             odd += rounds is None
-            found += [] if rounds is None else [(rounds, kept, 0)]
+            found += [] if rounds is None else [(rounds, count(spec.get(_TOTALS[1])), 0)]
+    broken = unreadable(said, (_EACH,), "answers", number) + unreadable(said, ("completion_tokens",), "answers")
+    broken += unreadable(perfs, _TOTALS, "answers")
+    flaws = [(Flaw.DISAGREES, text) for text in broken]
     if odd:
         notes.append(
             f"partial: {odd} requests left out: no whole number of rounds (K of the case?) gives their figures"
@@ -202,11 +188,19 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         words = f"no acceptance in {len(rows)} answers"
         flaw = (Flaw.FOREIGN, f"{words}: they are {other}'s") if other else (Flaw.SILENT, words)
         return EngineReport(
-            _ENGINE, "responses", (name,), steps=steps, requests=tuple(requests), notes=tuple(notes), flaws=(flaw,)
+            _ENGINE,
+            "responses",
+            (name,),
+            steps=steps,
+            requests=tuple(requests),
+            notes=tuple(notes),
+            flaws=tuple(flaws or [flaw]),
         )
-    drafts, accepted, output = (sum(column) for column in zip(*found, strict=True))
+    drafts, accepted, output = (total(column) for column in zip(*found, strict=True))
+    if accepted is None and not broken:
+        notes.append(f"accepted drafts unknown: {_TOTALS[1]} is missing in some answers")
     if output:
-        notes.append(f"avg_decoded_tokens_per_iter: {_CLIENT}; the prefill's iteration and token are taken off")
+        notes.append(f"avg_decoded_tokens_per_iter: {CLIENT}; the prefill's iteration and token are taken off")
     return EngineReport(
         _ENGINE,
         "responses",
@@ -219,39 +213,6 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         notes=tuple(notes),
         output=output or None,
         answered=len(found),
-        lengths=tuple(1 + kept / rounds for rounds, kept, _ in found if rounds),
+        lengths=tuple(1 + kept / rounds for rounds, kept, _ in found if rounds and kept is not None),
+        flaws=tuple(flaws),
     )
-
-
-def _of_log(root: Path, name: str, steps: int | None) -> EngineReport:
-    averages: dict[str, str] = {}
-    looks_like, lines = "", 0
-    for number, line in text_lines(root, name, "what trtllm-bench printed, as text"):
-        lines = number
-        if found := _AVERAGE.search(line):
-            averages[found[1]] = found[2]
-        looks_like = looks_like or whose.log_of(line)
-    mean = averages.get("AL")
-    notes, flaws = [], []
-    if mean is None:
-        words = f"no acceptance length in {lines} lines: the server's own log has none, trtllm-bench prints it"
-        foreign = looks_like not in ("", "TensorRT-LLM")
-        flaws.append((Flaw.FOREIGN, f"{words}; it looks like {looks_like}'s") if foreign else (Flaw.SILENT, words))
-    elif mean == "nan":
-        flaws.append((Flaw.NAN, "[AL] AVERAGE is nan: it is not used"))
-    else:
-        notes.append(
-            "[AL] AVERAGE: a mean over requests, the prefill's iteration and token among the rounds; no counts"
-        )
-    value = float(mean) if mean and mean != "nan" else None
-    return EngineReport(_ENGINE, "log", (name,), steps=steps, notes=tuple(notes), reported_length=value,
-                        mean_of_means=value, flaws=tuple(flaws))  # fmt: skip
-
-
-def _whole(value: float) -> int | None:
-    return round(value) if abs(value - round(value)) < 1e-3 else None
-
-
-def _number(value: Any) -> float | None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if fits else None

@@ -117,6 +117,13 @@ def words(aux: Aux, arch: Architecture, target_type: str) -> str:
     return f'"{KEY}": {list(aux)}{note}'
 
 
+def setting_faults(run: ServingRun) -> list[tuple[str, str]]:
+    """What the case says and vLLM has no setting for: (what it is, what was expected)."""
+    if run.topk <= 1:
+        return []
+    return [(f"topk {run.topk} is no setting of vLLM, which drafts a chain (0.33)", "topk 1, or SGLang as the engine")]
+
+
 def unknown(name: str, arch: Architecture) -> str:
     """What it does with a tensor of a name it does not know."""
     return "ignored, as any name that ends in .bias" if name.endswith(".bias") else "ValueError on loading"

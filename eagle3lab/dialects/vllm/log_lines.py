@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from eagle3lab.dialects import whose
+from eagle3lab.dialects.sources import Sources
 
 _PROCESS = re.compile(r"\(([A-Za-z]\w*) pid=(\d+)\)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -95,12 +96,14 @@ class Server:
 
     Attributes:
         pid: of the process that prints the metrics, ``""`` when lines carry none.
+        source: the container or file named before its lines, ``""`` when none is.
         started: whether the log holds its start (the arguments line).
         speculative: whether it speculates, None when the log does not say.
         running: running requests in the last status line, None without one.
     """
 
     pid: str = ""
+    source: str = ""
     started: bool = False
     version: str = ""
     speculative: bool | None = None
@@ -113,44 +116,51 @@ class Server:
     throughput: list[float] = field(default_factory=list)
     running: int | None = None
 
+    @property
+    def name(self) -> str:
+        """Its pid, after the container's name where there is one: in a container the pid is always 1."""
+        return f"{self.source} pid {self.pid or 'unknown'}" if self.source else self.pid or "unknown"
+
 
 @dataclass
 class ServeLog:
     """A whole log: its servers in order of appearance, the numbers of cut lines, whose log it looks like.
 
     ``mixed`` names another engine whose figures stand in it too.
-    ``totals`` are the counters that ``examples/offline_inference/spec_decode.py`` prints at its end, the last of each.
+    ``totals`` are the counters that ``examples/offline_inference/spec_decode.py`` prints at its end, one for each run.
     """
 
     servers: list[Server] = field(default_factory=list)
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: list[dict[str, int]] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     lines: int = 0
     looks_like: str = ""
     mixed: str = ""
-    banner: str = ""
+    banners: dict[str, str] = field(default_factory=dict)
+    _runs: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def read(self, lines: Iterable[tuple[int, str]]) -> ServeLog:
         """Take in numbered lines."""
+        sources = Sources()
         for number, raw in lines:
             self.lines = number
             line = _ANSI.sub("", raw).strip()
             self.mixed = self.mixed or whose.acceptance_of(line).removeprefix("vLLM")
+            source = sources.of(line)
             process = _PROCESS.search(line)
             name, pid = (process[1], process[2]) if process else ("", "")
             if "SpecDecoding metrics:" in line:
-                self._interval(number, line, name, pid)
+                self._interval(number, line, self._server(source, name, pid))
             elif status := _STATUS.search(line):
-                server = self._server(name, pid)
+                server = self._server(source, name, pid)
                 server.running = int(status[2])
                 if server.running and status[1] != "nan":
                     server.throughput.append(float(status[1]))
             else:
-                self._fact(line, pid)
+                self._fact(line, source, pid)
         return self
 
-    def _interval(self, number: int, line: str, name: str, pid: str) -> None:
-        server = self._server(name, pid)
+    def _interval(self, number: int, line: str, server: Server) -> None:
         accepted = re.search(r"Accepted: (\d{1,15}) tokens", line)
         drafted = re.search(r"Drafted: (\d{1,15}) tokens", line)
         # Since 0.10 the line goes on after the rates; before, they end it. Without its end a rate may be cut.
@@ -170,31 +180,34 @@ class ServeLog:
             )
         )
 
-    def _fact(self, line: str, pid: str) -> None:
+    def _fact(self, line: str, source: str, pid: str) -> None:
         if "non-default args:" in line:
-            self.servers.append(Server(pid, started=True, version=self.banner, speculative=False))
-            self.banner = ""
-        if version := _VERSION.search(line):
-            self.banner = (version[1] or version[2]).removeprefix("v")
-        elif version := _ENGINE_VERSION.search(line):
-            self._server("", "").version = version[1]
+            version = self.banners.pop(source, "")
+            self.servers.append(Server(pid, source, started=True, version=version, speculative=False))
+        if said := _VERSION.search(line):
+            self.banners[source] = (said[1] or said[2]).removeprefix("v")
+        elif said := _ENGINE_VERSION.search(line):
+            self._server(source).version = said[1]
         if "speculative_config" in line or "SpeculativeConfig(" in line:
-            self._settings(line)
+            self._settings(line, self._server(source))
         if ids := _IDS.search(line):
             found = tuple(int(i) for i in re.findall(r"-?\d{1,9}", ids[1]))
-            if found not in self._server("", "").ids:
-                self.servers[-1].ids.append(found)
+            if found not in (known := self._server(source).ids):
+                known.append(found)
         elif _WEIGHTS.search(line):
             # Every tensor-parallel worker prints these lines: once is enough.
-            message, weights = _PREFIX.sub("", line), self._server("", "").weights
+            message, weights = _PREFIX.sub("", line), self._server(source).weights
             weights += [] if message in weights else [message]
         elif total := _TOTAL.search(line):
-            self.totals[total[1]] = int(total[2])
+            run = self._runs.get(source)
+            if run is None or total[1] in run:
+                run = self._runs[source] = {}
+                self.totals.append(run)
+            run[total[1]] = int(total[2])
         elif not self.looks_like and (other := whose.log_of(line)) != "vLLM":
             self.looks_like = other
 
-    def _settings(self, line: str) -> None:
-        server = self._server("", "")
+    def _settings(self, line: str, server: Server) -> None:
         # The line holds all of the engine's settings; only what follows is the speculative ones.
         line = re.sub(r"^.*?(?=speculative_config|SpeculativeConfig)", "", line)
         if steps := _STEPS.search(line):
@@ -206,14 +219,18 @@ class ServeLog:
         if method := _METHOD.search(line):
             server.method = method[1]
 
-    def _server(self, name: str, pid: str) -> Server:
-        """The server that a line belongs to; workers' lines belong to the one started last."""
+    def _server(self, source: str, name: str = "", pid: str = "") -> Server:
+        """The server that a line belongs to; workers' lines belong to the one started last in their container."""
+        last = True
         for server in reversed(self.servers):
+            if (source or pid) and server.source != source:
+                continue
             if not pid or server.pid == pid:
                 return server
             # Several API processes of one server are numbered (ApiServer_0, ApiServer_1 …).
-            if not server.pid or (server is self.servers[-1] and re.search(r"_\d+$", name)):
+            if not server.pid or (last and re.search(r"_\d+$", name)):
                 server.pid = server.pid or pid
                 return server
-        self.servers.append(Server(pid, version=self.banner))
+            last = False
+        self.servers.append(Server(pid, source, version=self.banners.get(source, "")))
         return self.servers[-1]

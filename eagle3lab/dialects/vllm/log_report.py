@@ -29,8 +29,12 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     if log.cut:
         shown = ", ".join(map(str, log.cut[:5])) + (" …" if len(log.cut) > 5 else "")
         flaws.append((Flaw.CUT, f"partial: {len(log.cut)} SpecDecoding lines are cut (lines {shown})"))
-    if {"num_drafts", "num_accepted_tokens"} <= log.totals.keys():
-        return _of_totals(log, name, steps, flaws)
+    whole = [t for t in log.totals if {"num_drafts", "num_accepted_tokens"} <= t.keys()]
+    if whole:
+        if len(whole) > 1:
+            words = f"partial: the offline script's totals stand {len(whole)} times in one log; the last are counted"
+            flaws.append((Flaw.SERVERS, words))
+        return _of_totals(log, whole[-1], name, steps, flaws)
     if not log.servers:
         found = f"no line of a vLLM server in {log.lines} lines" if log.lines else "the log is empty"
         foreign = f"{found}; it looks like {log.looks_like}'s"
@@ -42,9 +46,10 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     server = (busy or log.servers)[-1]
     notes = []
     if len(log.servers) > 1:
-        pids = ", ".join(s.pid or "unknown" for s in log.servers)
-        which = " that speculated" if busy else ""
-        words = f"{len(log.servers)} servers in one log (pids {pids}); the last{which} is counted"
+        names = ", ".join(s.name for s in log.servers)
+        pids = names if any(s.source for s in log.servers) else f"pids {names}"
+        which = f" that speculated ({server.name})" if busy else ""
+        words = f"{len(log.servers)} servers in one log ({pids}); the last{which} is counted"
         if len(busy) > 1:
             flaws.append((Flaw.SERVERS, f"partial: {words}"))
         else:
@@ -52,12 +57,16 @@ def of_log(root: Path, name: str, steps: int | None) -> EngineReport:
     if server.sampling == "synthetic":
         words = "rejection_sample_method is synthetic: acceptance is made up, not measured"
         flaws.append((Flaw.SIMULATED, words))
-    return _of_server(server, name, steps, notes + _settings(server), flaws)
+    if not server.ids and server.started and server.speculative:
+        notes.append("no line names the layer ids: the V1 runner is silent when the draft's config has none")
+    return _of_server(server, name, steps, notes, flaws)
 
 
-def _of_totals(log: ServeLog, name: str, steps: int | None, flaws: list[tuple[Flaw, str]]) -> EngineReport:
+def _of_totals(
+    log: ServeLog, totals: dict[str, int], name: str, steps: int | None, flaws: list[tuple[Flaw, str]]
+) -> EngineReport:
     """The counters that the offline example printed at its end, exact where the intervals are not."""
-    drafts, drafted = log.totals["num_drafts"], log.totals.get("num_draft_tokens")
+    drafts, drafted = totals["num_drafts"], totals.get("num_draft_tokens")
     exact = drafted is not None and drafts and drafted % drafts == 0
     said = drafted // drafts if exact and drafted else None
     notes = ["the totals are those that the offline script printed at its end", *steps_note(said, steps)]
@@ -68,10 +77,10 @@ def _of_totals(log: ServeLog, name: str, steps: int | None, flaws: list[tuple[Fl
         steps=said or steps,
         drafts=drafts,
         drafted=drafted,
-        accepted=log.totals["num_accepted_tokens"],
+        accepted=totals["num_accepted_tokens"],
         version=log.servers[-1].version if log.servers else "",
         notes=tuple(notes),
-        output=log.totals.get("total_num_output_tokens"),
+        output=totals.get("total_num_output_tokens"),
         flaws=tuple(flaws),
     )
 
@@ -121,6 +130,7 @@ def _of_server(
         notes=(*notes, *steps_note(said, steps), *_span(server)),
         reported_length=reported,
         flaws=tuple(flaws),
+        remarks=tuple(_remarks(server)),
     )
 
 
@@ -135,20 +145,18 @@ def _positions(server: Server, rounds: list[int | None], steps: int | None) -> t
     return total if server.intervals else ()
 
 
-def _settings(server: Server) -> list[str]:
-    """What the server said of its settings that bears on the numbers."""
-    notes = []
+def _remarks(server: Server) -> list[str]:
+    """What the server said of its settings and of the draft's weights."""
+    remarks = []
     if server.method and server.method != "eagle3":
-        notes.append(f"the speculative method is {server.method}, not eagle3")
+        remarks.append(f"the speculative method is {server.method}, not eagle3")
     if server.sampling not in ("", "standard", "synthetic"):
-        notes.append(f"rejection_sample_method is {server.sampling}")
+        remarks.append(f"rejection_sample_method is {server.sampling}")
     if len(server.ids) > 1:
-        notes.append(f"several sets of layer ids in the log: {server.ids}; the last is given")
+        remarks.append(f"several sets of layer ids in the log: {server.ids}; the last is given")
     if server.ids and list(server.ids[-1]) != sorted(set(server.ids[-1])):
-        notes.append("layer ids as printed; vLLM captures them sorted and without repeats")
-    if not server.ids and server.started and server.speculative:
-        notes.append("no line names the layer ids: the V1 runner is silent when the draft's config has none")
-    return notes + server.weights
+        remarks.append("layer ids as printed; vLLM captures them sorted and without repeats")
+    return remarks + server.weights
 
 
 def _silence(server: Server) -> str:

@@ -20,9 +20,12 @@ from eagle3lab.dialects.evidence import (
     counts,
     histogram,
     json_rows,
+    number,
     objects,
     steps_note,
     token_ids,
+    total,
+    unreadable,
 )
 from eagle3lab.dialects.modelopt.reports import benchmarks
 from eagle3lab.dialects.vllm.log_report import of_log
@@ -30,6 +33,12 @@ from eagle3lab.dialects.vllm.snapshot import counters
 
 _ENGINE = "vllm"
 _KEYS = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+_READ = (
+    ((*_KEYS, "num_spec_tokens"), count),
+    (("acceptance_histogram",), histogram),
+    (("per_step_accepted", "per_step_drafted"), counts),
+)
+"""Keys of a request's metrics, and what reads them."""
 _NAMES = Names(_ENGINE, "vLLM", "vllm:", "generation_tokens", "request_success")
 
 
@@ -71,7 +80,9 @@ def read_reports(
 
 def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
     rows, notes = json_rows(root, name, "a chat completion")
-    requests, stats, output = [], [], 0
+    requests: list[RequestReport] = []
+    stats: list[dict[str, Any]] = []
+    output: list[int | None] = []
     failed = chunks = several = 0
     for _, row in rows:
         choices = objects(row.get("choices"))
@@ -93,7 +104,7 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         requests.append(request)
         usage = row.get("usage")
         tokens = count(usage.get("completion_tokens")) if isinstance(usage, dict) else None
-        output += (tokens or len(request.token_ids)) if found else 0
+        output += [tokens or len(request.token_ids) or None] if found else []
     notes += _missing(len(rows), failed, chunks, several)
     if not stats:
         return EngineReport(
@@ -106,19 +117,21 @@ def _of_responses(root: Path, name: str, steps: int | None) -> EngineReport:
         )
     if len(stats) < len(requests):
         notes.append(f"partial: {len(requests) - len(stats)} of {len(requests)} responses have no metrics")
-    if not any(r.accepted for r in requests):
+    (drafts, drafted, accepted), positions, said, more, flaws = _summed(stats)
+    if not any(s.get("per_step_accepted") for s in stats):
         notes.append("no per-step counts: they need --per-request-spec-decode-metrics detailed")
-    totals, positions, said, more, flaws = _summed(stats)
     return EngineReport(
         _ENGINE,
         "responses",
         (name,),
         said or steps,
-        *totals,
+        drafts,
+        drafted,
+        accepted,
         positions,
         tuple(requests),
         notes=(*notes, *more, *steps_note(said, steps)),
-        output=output or None,
+        output=total(output) or None,
         answered=len(stats),
         lengths=tuple(
             1 + a / n for s in stats if (n := count(s.get(_KEYS[0]))) and (a := count(s.get(_KEYS[2]))) is not None
@@ -144,7 +157,7 @@ def _stats(row: dict[str, Any], choices: list[dict[str, Any]]) -> list[dict[str,
     found = [m.get("speculative_decoding") for m in metrics]
     found += [h.get(key) for h in holders for key in ("speculative_decoding_stats", "spec_decode_metrics")]
     found += [row]
-    return [f for f in found if isinstance(f, dict) and count(f.get("num_spec_steps")) is not None]
+    return [f for f in found if isinstance(f, dict) and f.get("num_spec_steps") is not None]
 
 
 def _missing(rows: int, failed: int, chunks: int, several: int) -> list[str]:
@@ -160,18 +173,19 @@ def _missing(rows: int, failed: int, chunks: int, several: int) -> list[str]:
 
 def _summed(
     stats: list[dict[str, Any]],
-) -> tuple[tuple[int, int, int], tuple[int, ...], int | None, list[str], list[tuple[Flaw, str]]]:
-    """(drafts, drafted, accepted), per-position counts, K, notes, and what contradicts itself."""
-    drafts, drafted, accepted = (sum(count(s.get(k)) or 0 for s in stats) for k in _KEYS)
-    notes: list[str] = []
-    flaws: list[tuple[Flaw, str]] = []
+) -> tuple[list[int | None], tuple[int, ...], int | None, list[str], list[tuple[Flaw, str]]]:
+    """(drafts, drafted, accepted), per-position counts, K, notes, and what contradicts itself or cannot be read."""
+    sums = [total([count(s.get(k)) for s in stats]) for k in _KEYS]
+    notes = [f"{key} is missing in {n} of {len(stats)} requests: its sum is unknown"
+             for key in _KEYS if (n := sum(s.get(key) is None for s in stats))]  # fmt: skip
+    flaws = [(Flaw.DISAGREES, text) for keys, read in _READ for text in unreadable(stats, keys, "requests", read)]
     rounds: tuple[int, ...] = ()
     odd = absent = rates = 0
     for entry in stats:
         found = histogram(entry.get("acceptance_histogram"))
-        sums = (count(entry.get(_KEYS[0])), count(entry.get(_KEYS[2])))
+        own = (count(entry.get(_KEYS[0])), count(entry.get(_KEYS[2])))
         absent += found is None
-        odd += found is not None and (sum(found), sum(j * n for j, n in enumerate(found))) != sums
+        odd += found is not None and None not in own and (sum(found), sum(j * n for j, n in enumerate(found))) != own
         rates += not _rates_agree(entry)
         rounds = added(rounds, found or ())
     if odd:
@@ -189,7 +203,7 @@ def _summed(
         flaws.append((Flaw.CHANGES, f"{words}: the lengths are of a mixture"))
     steps = said.pop() if len(said) == 1 else None
     positions = added(at_least(rounds), (0,) * (steps or 0)) if rounds else ()
-    return (drafts, drafted, accepted), positions, steps, notes, flaws
+    return sums, positions, steps, notes, flaws
 
 
 def _rates_agree(entry: dict[str, Any]) -> bool:
@@ -201,4 +215,5 @@ def _rates_agree(entry: dict[str, Any]) -> bool:
         pairs.append((mean, 1 + accepted / drafts))
     if drafted and accepted is not None:
         pairs.append((rate, accepted / drafted))
-    return all(abs(v - x) < 5e-3 for v, x in pairs if isinstance(v, int | float) and not isinstance(v, bool))
+    said = [(number(v), x) for v, x in pairs if v is not None]
+    return all(v is not None and abs(v - x) < 5e-3 for v, x in said)

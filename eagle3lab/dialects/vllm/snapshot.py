@@ -17,6 +17,8 @@ from eagle3lab.dialects.prometheus import Labels, Series, prometheus
 from eagle3lab.errors import BadFile
 
 _EXPECTED = "Prometheus text, or what llm.get_metrics() returned, printed or as JSON"
+_LARGEST = 2**53
+"""Counts past this are garbage, and those of hundreds of digits no float holds."""
 _START = ("[", "{", "Counter(", "Gauge(", "Vector(", "Histogram(")
 _NAMED = re.compile(r"\b(?:Counter|Vector)\(name='vllm:")
 _OBJECT = re.compile(
@@ -80,6 +82,8 @@ def _series(metric: str, labels: Any, values: Any, file: str) -> list[Series]:
     for key, place, value in listed:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadFile(file, f"{metric}: found {value!r}; expected a count; record it again")
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise BadFile(file, f"{metric}: found {str(value)[:20]}…; expected a count; record it again")
         more = ((key, str(place)),) if key else ()
         found.append(Series(metric, tuple(sorted((*fixed, *more))), float(value)))
     return found

@@ -1,0 +1,110 @@
+"""What a program's reading of the checkpoint differs in from the fitted one, and the accept length it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eagle3lab.acceptance import Evaluation
+from eagle3lab.checks.evidence import Opened
+from eagle3lab.dialects.resolve import accepts_nothing
+from eagle3lab.errors import LabError
+from eagle3lab.neighbours import optional_groups
+from eagle3lab.reading import Reading
+from eagle3lab.records import Interpretation, Interval
+from eagle3lab.samples import spread
+
+MOST = 16
+"""Samples on which readings are compared."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How one program runs the checkpoint, beside the fitted reading.
+
+    Attributes:
+        program: engine and version, or a run's name.
+        found: what its dialect says.
+        reading: its reading, with what is of no account for this draft set to one value; None where it has none.
+        diff: field → (fitted, its own); None where nothing was fitted.
+        words: the same as a sentence, ``""`` when they are the same.
+        length: the accept length it gives, None where it cannot be had.
+        why: why there is no reading or no length, or what it makes up so that nothing is accepted.
+        evaluation: what ``length`` comes from, None where it is known without.
+    """
+
+    program: str
+    found: Interpretation
+    reading: Reading | None = None
+    diff: Mapping[str, tuple[Any, Any]] | None = None
+    words: str = ""
+    length: Interval | None = None
+    why: str = ""
+    evaluation: Evaluation | None = None
+
+    @property
+    def as_fitted(self) -> bool:
+        """Whether it runs the draft as it fits."""
+        return self.diff is not None and not self.diff and not accepts_nothing(self.found)
+
+
+def ways(case: Opened, everyone: Mapping[str, Interpretation]) -> list[Way]:
+    """Each program's way with the checkpoint; equal readings are evaluated once, on at most `MOST` samples.
+
+    Args:
+        case: where nothing can be fitted (no samples), the ways have neither diff nor length.
+        everyone: name → what its dialect says.
+    """
+    try:
+        fitted = canonical(case, case.scan.fitted)
+    except LabError:  # F005 says why nothing could be fitted
+        fitted = None
+    return [_way(case, name, found, fitted) for name, found in everyone.items()]
+
+
+def _way(case: Opened, name: str, found: Interpretation, fitted: Reading | None) -> Way:
+    if found.reading is None:
+        return Way(
+            name, found, why="refuses: " + "; ".join(found.refused) if found.refused else f"not known: {found.source}"
+        )
+    if fitted is None:
+        return Way(name, found, found.reading, why=accepts_nothing(found))
+    reading = canonical(case, found.reading)
+    way = Way(name, found, reading, fitted.diff(reading), fitted.words(reading))
+    if made := accepts_nothing(found):
+        exact = Interval(1.0, 1.0, 1.0, 0, "no draft can be right but by chance")
+        return replace(way, length=exact, why=made)
+    lacking = [b for b in reading.aux if isinstance(b, int) and b not in _held(case)]
+    if lacking:
+        return replace(way, why=f"boundary {', '.join(map(str, lacking))} is not recorded")
+    try:
+        ran = evaluated(case, reading)
+    except LabError as error:
+        return replace(way, why=f"cannot be run here: {error.line}")
+    return replace(way, length=ran.length, evaluation=ran)
+
+
+def _held(case: Opened) -> set[int]:
+    """Boundaries that the first readable sample holds: an evaluation says what others lack."""
+    first = next(filter(None, map(case.readable, case.samples.headline)), None)
+    return set(first.boundaries) if first else set()
+
+
+def evaluated(case: Opened, reading: Reading) -> Evaluation:
+    """Its evaluation; the very reading is asked for where an equal one was run before: evaluations are remembered."""
+    names = spread(case.samples.headline, MOST)
+    chosen = () if len(names) == len(case.samples.headline) else names
+    known = [case.scan.fitted, *([case.configured.reading] if case.configured.reading else [])]
+    same = next((r for r in known if canonical(case, r) == reading), reading)
+    return case.evaluate(same, 0, chosen)
+
+
+def canonical(case: Opened, reading: Reading) -> Reading:
+    """The reading with what is of no account for this draft set to one value, so that equal forwards compare equal."""
+    if case.draft.arch.layers == 1:
+        reading = reading.replace(second_norm="hidden_norm")
+    if not reading.rope.scaling:
+        reading = reading.replace(rope=replace(reading.rope, rule="hf", limit=None))
+    used = {name for names in optional_groups(case.model).values() for name in names}
+    return reading.replace(dropped=tuple(name for name in reading.dropped if name in used))
