@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from faults.kinds import BASE, WIDE, _rebuilt, _two_swapped
+from faults.kinds import BASE, KINDS, WIDE, _engine_low, _rebuilt, _two_swapped
 from faults.variants import VARIANTS
 from naive import Naive
 from planted import Plan, World, make
@@ -277,3 +277,15 @@ def test_the_survey_alone_names_a_late_boundary_in_short_texts():
     moved = between.by_lag(first, (first + 0.5 * torch.randn(30, 32, generator=rand)).roll(2, 0))
     assert max(moved, key=lambda lag: moved[lag]) == 2
     assert moved[2] > 0.7 > 0.3 > max(v for lag, v in moved.items() if lag != 2)
+
+
+def test_an_unsound_boundary_blocks_the_prediction_too(tmp_path):
+    """What the engine measured stands; it is compared with nothing that an overwritten buffer predicts."""
+    kind = next(kind for kind in KINDS if kind.name == "two boundaries the same buffer")
+    world = make(kind.plan)
+    kind.damage(world)
+    _engine_low(world)
+    codes = {f.code: f for f in open_case(world.write(tmp_path)).findings("serving")}
+    assert codes["E001"].severity is Severity.BLOCKED and "1.15" in codes["E001"].title
+    assert "boundary 4, 5 of the recording is not sound" in codes["E001"].evidence
+    assert not {"E010", "E013", "E006"} & set(codes)

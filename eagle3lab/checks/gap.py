@@ -146,7 +146,8 @@ def measured_of(
     return Measured(best.accept_length, best.drafts, by_sample, extra, best.source)
 
 
-def _waterfall(case: Serving) -> list[Finding]:
+def waterfall_of(case: Serving) -> list[Finding]:
+    """E010 of the chosen run."""
     run = case.run
     if run is None or not run.speculative:
         return []
@@ -273,5 +274,5 @@ def _stated(report: EngineReport) -> list[tuple[str, float]]:
     return out + [(f"{report.source} positions counted", float(n)) for n in lengths]
 
 
-PARTS: tuple[Callable[[Opened], list[Finding]], ...] = (_waterfall, _dumps, _drafts)
+PARTS: tuple[Callable[[Opened], list[Finding]], ...] = (waterfall_of, _dumps, _drafts)
 """What the serving stage runs of this module; one that cannot be had stops no other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eagle3lab.acceptance import definition
-from eagle3lab.checks import agreement, conventions, gap
+from eagle3lab.checks import agreement, conventions, fitted, gap
 from eagle3lab.checks import cost as costs
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import figures, said_steps
@@ -44,9 +44,13 @@ def check(case: Opened) -> list[Finding]:
     """
     findings: list[Finding] = []
     errors: list[tuple[str, LabError]] = []
+    # what predicts is left out where the draft cannot be judged on this recording
+    configured = case.configured.reading
+    fed = configured is not None and any(b in fitted.unsound(case) for b in configured.aux)
+    unsound = {_repaired, gap.waterfall_of, costs.tuning} if fed else set()
     for part in (_interpretation, _chosen, _cost, _repaired, _training, _engines, *gap.PARTS, costs.tuning):
         try:
-            findings += part(case)
+            findings += [] if part in unsound else part(case)
         except LabError as error:
             errors.append(("serving", error))
     return [*stopped(errors), *findings]
@@ -112,6 +116,10 @@ def _run(case: Opened, run: ServingRun) -> list[Finding]:
     try:
         way = case.served(run)
         reading = None if accepts_nothing(way) else way.reading
+        if bad := [b for b in fitted.unsound(case) if reading is not None and b in reading.aux]:
+            raise Blocked(
+                f"boundary {', '.join(map(str, bad))} of the recording is not sound, and the engine feeds it (S stage)"
+            )
         mine = predicted(case, run, reading, _steps(run, reports)) if reading else None
     except (Blocked, BadShape) as error:
         theirs = usable.length if usable.length is not None else usable.printed and usable.printed.reported_length

@@ -14,6 +14,7 @@ from eagle3lab.checks.cost import PRINTED, Timed, baseline_of, effective_steps, 
 from eagle3lab.checks.figures import figures, said_steps
 from eagle3lab.checks.trees import predicted
 from eagle3lab.counts import ServingRun
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import Blocked, LabError
 from eagle3lab.forward import rollout
 from eagle3lab.gap import compare_requests
@@ -59,7 +60,7 @@ def acceptance_row(label: str, found: Evaluation) -> dict[str, Any]:
 def both(case: Case, steps: int = 0, names: Sequence[str] = ()) -> dict[str, Evaluation]:
     """Configured and fitted side by side, as far as they can be run; labels carry the boundaries."""
     out = {}
-    if case.configured.reading is not None:
+    if case.configured.reading is not None and not accepts_nothing(case.configured):
         with suppress(LabError):  # F003 says when the configured states are not recorded
             out[f"configured {show(case.configured.reading.aux)}"] = case.evaluate(
                 case.configured.reading, steps, names

@@ -17,7 +17,7 @@ from faults.cases import SOUND
 from faults.judge import Verdict, judge, kinds_of, sound, table
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     asked = arguments[0] if arguments else "3"
     seeds = [int(part) for part in asked.split(",") if part] if "," in asked else list(range(int(asked)))
@@ -34,11 +34,12 @@ def main(arguments: list[str]) -> None:
     print(f"fault bench, {len(seeds)} seeds, planted heads (tests/faults)\n")
     print(table(verdicts))
     print("\nnot on this side (named by elimination, as E001): engine state, parallel layouts without a second dump")
-    for v in verdicts:
-        if not v.named or v.false:
-            print(f"\n{v.name} [seed {v.seed}]: named {v.named}, false {list(v.false)}\n  {v.said}")
+    wrong = [v for v in verdicts if not v.named or v.false]
+    for v in wrong:
+        print(f"\n{v.name} [seed {v.seed}]: named {v.named}, false {list(v.false)}\n  {v.said}")
     print(f"\n{time.process_time() - start:.0f} s of one core", file=sys.stderr)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from planted import make
 
 from eagle3lab import open_case
 from eagle3lab.records import Finding, Severity
-from faults.cases import CROSS, EACH, PAIRS, SOUND, Sound
+from faults.cases import CROSS, EACH, PAIRS, Sound
 from faults.kinds import COST, KINDS, Kind
 
 CONSEQUENCES = {*COST, "E002", "V006", "S005"}
@@ -89,15 +89,6 @@ def _said(findings: Sequence[Finding]) -> str:
 def kinds_of(seed: int) -> tuple[Kind, ...]:
     """All kinds and pairs, and the share of the crossed cases that is this seed's."""
     return (*KINDS, *PAIRS, *CROSS[seed % EACH :: EACH])
-
-
-def everything(seeds: Sequence[int]) -> list[Verdict]:
-    """The whole bench."""
-    out = []
-    for seed in seeds:
-        out += [judge(kind, seed) for kind in kinds_of(seed)]
-        out += [sound(case, seed) for case in SOUND]
-    return out
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
