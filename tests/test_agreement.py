@@ -77,10 +77,16 @@ def test_rounds_of_the_right_run(right, answers):
 
 
 def test_a_loss_that_texts_would_hide_is_seen_in_pairs(right, answers):
-    """Every ninth round that accepted something is split: 5 % of the accepted drafts are lost, the tokens are the same.
+    """The accept length of 2.07 lies well within what the texts vary by, [1.99, 2.42]."""
+    case = right("", split(answers))
+    length, rounds = only(case, "E001"), only(case, "E003")
+    assert length.severity is Severity.WARN and "less than the 2.19" in length.title
+    assert "texts differ" not in length.remedy, "the texts are the same"
+    assert rounds.severity is Severity.WARN and "unexplained" in rounds.title and "no near-tie" in rounds.measured
 
-    The accept length of 2.07 lies well within what the texts vary by, [1.99, 2.42].
-    """
+
+def split(answers):
+    """Every ninth round that accepted something falls in two: 5 % of the accepted drafts are lost, the tokens are the same."""
     seen = 0
     for row in answers:
         said = (row.get("metrics") or row["choices"][0]["metrics"])["speculative_decoding"]
@@ -94,15 +100,13 @@ def test_a_loss_that_texts_would_hide_is_seen_in_pairs(right, answers):
             acceptance_histogram=[rounds.count(n) for n in range(6)], mean_acceptance_length=1 + sum(rounds) / len(rounds),
             draft_acceptance_rate=sum(rounds) / (5 * len(rounds)),
         )  # fmt: skip
-    case = right("", answers)
-    length, rounds = only(case, "E001"), only(case, "E003")
-    assert length.severity is Severity.WARN and "less than the 2.19" in length.title
-    assert "texts differ" not in length.remedy, "the texts are the same"
-    assert rounds.severity is Severity.WARN and "unexplained" in rounds.title and "no near-tie" in rounds.measured
+    return answers
 
 
 def test_a_run_at_a_temperature_is_not_compared_with_a_greedy_walk(right, answers):
-    found = only(right("temperature = 0.7\n", answers), "E001")
+    case = right("temperature = 0.7\n", split(answers))
+    found, rounds = only(case, "E001"), only(case, "E003")
+    assert rounds.severity is Severity.NOT_COMPARABLE and "sampled at temperature 0.7" in rounds.title
     assert found.severity is Severity.NOT_COMPARABLE
     assert "at temperature 0.7; the walk is greedy" in found.title and "temperature 0" in found.remedy
     assert "sampling with greedy drafts" in found.evidence

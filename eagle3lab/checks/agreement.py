@@ -91,7 +91,7 @@ def _sampled(case: Opened, run: ServingRun, theirs: Measured, mine: Evaluation, 
     return Finding("E001", Severity.NOT_COMPARABLE, title, where, measured, "a run at temperature 0", evidence, remedy)
 
 
-def rounds(case: Opened, reports: Sequence[EngineReport], mine: Evaluation) -> list[Finding]:
+def rounds(case: Opened, run: ServingRun, reports: Sequence[EngineReport], mine: Evaluation) -> list[Finding]:
     """E003: each of the engine's rounds against what the draft accepts from the row where it began."""
     report = next((r for r in reports if r.requests), None)
     if report is None:
@@ -127,6 +127,7 @@ def rounds(case: Opened, reports: Sequence[EngineReport], mine: Evaluation) -> l
         said.append(f"margins are not known: {error.line}")
         apart = sum(not d.past_end for m in differ for d in m.differs) - near
     wrong = apart > ALIKE * total
+    other = not_greedy(case, run, mine.reading) if wrong else ""
     why = ", ".join(filter(None, [f"{near} near-tie{'s' * (near > 1)}" * bool(near), f"{past} past a reply's end" * bool(past),
                                   f"{apart} unexplained" * bool(apart)]))  # fmt: skip
     same = total - near - past - apart
@@ -134,11 +135,13 @@ def rounds(case: Opened, reports: Sequence[EngineReport], mine: Evaluation) -> l
         f"; the others: {why}" if why else ""
     )
     return [Finding(
-        "E003", Severity.WARN if wrong else Severity.PASS, title, files, "; ".join(said[:6]) or "all equal",
+        "E003", Severity.NOT_COMPARABLE if other else Severity.WARN if wrong else Severity.PASS,
+        title + (f"; they are no prediction of it: {other}" if other else ""), files, "; ".join(said[:6]) or "all equal",
         "equal, but for near-ties and drafts past a reply's end",
         f"{counts['equal']} of {counts['matched']} requests equal throughout; each round from the row where the engine began it; "
         "near: rounding to bfloat16, measured on the same text, moves such margins as far",
-        "the draft is sure of other drafts than the engine: its state or its weights differ from these files" if wrong else "",
+        "" if not wrong else "serve the recorded prompts at temperature 0, and record what the target says" if other
+        else "the draft is sure of other drafts than the engine: its state or its weights differ from these files",
     )]  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _run(case: Opened, run: ServingRun) -> list[Finding]:
         )]  # fmt: skip
     if mine is None:  # E002 says why the engine would not run it
         return findings
-    return [*findings, agreement.length(case, run, reports, mine), *agreement.rounds(case, reports, mine)]
+    return [*findings, agreement.length(case, run, reports, mine), *agreement.rounds(case, run, reports, mine)]
 
 
 def _steps(run: ServingRun, reports: list[EngineReport]) -> int:
