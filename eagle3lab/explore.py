@@ -246,17 +246,11 @@ def gain(case: Case, interactive: bool) -> None:
     """Speed-up against accept length for a chosen cost of a round (notebook 06)."""
     found = views.throughput(case)
     if found is None:
-        display(
-            tables.facts(
-                [
-                    (
-                        "throughput",
-                        "two timed runs are needed, one without speculation: seconds and tokens in case.toml",
-                    )
-                ]
-            )
-        )
+        needed = "two timed runs are needed, one without speculation: seconds and tokens in case.toml"
+        display(tables.facts([("throughput", needed)]))
         return
+    if found["left_out"]:
+        display(tables.facts([("not drawn", why) for why in found["left_out"]]))
     measured = f"{found['round_cost']:.2f}"
     others = [f"{point['round_cost']:.2f}" for point in found["points"]]
     options = list(dict.fromkeys([measured, *others, "1.20", "1.50", "2.00", "2.50", "3.00"]))

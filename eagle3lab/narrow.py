@@ -26,6 +26,7 @@ class Narrow(Model):
     def __init__(self, model: Model, tokens: Tensor):
         super().__init__(model.draft, model.target, str(model.device))
         self._weights, self._tokens, self._kept = model._weights, tokens, dict[str, Tensor]()
+        self._heads: dict[tuple[str, str, torch.dtype], Tensor] = {}
         self._whole = model
 
     def _rows(self, reading: Reading) -> Tensor:
@@ -38,10 +39,10 @@ class Narrow(Model):
 
     def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
         """Kept rows of ``lm_head``."""
-        key = (f"some rows of {reading.head} lm_head read as {reading.vocab_map}", dtype)
-        if key not in self._weights:
-            self._weights[key] = self._whole.head(reading, dtype)[self._rows(reading)]
-        return self._weights[key]
+        key = (reading.head, reading.vocab_map, dtype)
+        if key not in self._heads:
+            self._heads[key] = self._whole.head(reading, dtype)[self._rows(reading)]
+        return self._heads[key]
 
     def vocab_map(self, reading: Reading) -> VocabMap:
         """The map of the kept rows."""

@@ -386,7 +386,7 @@ def test_the_fit_by_rotation_is_in_the_table_and_in_the_words():
     (turned,) = compare_states({SLOT: held[SLOT] @ ROTATION}, held)
     assert turned.procrustes < 1e-5 and "the best rotation leaves an error of 0.000" in turned.sentence
     page = tables.dump_slots([vars(turned) | {"text": "a", "procrustes": 0.1234, "wrong": 77}])._repr_html_()
-    assert "error after the best rotation" in page and "0.123" in page and ">77<" in page
+    assert "error after the best rotation" in page and "0.123" in page and ", 77<" in page
 
 
 def test_the_picture_draws_error_and_cosine_of_each_row():

@@ -203,7 +203,7 @@ def _unrecorded(case: Opened, configured: Reading, fitted: Evaluation, error: Bl
     """The configured states are not there to compare with: only training's own figure could convict them."""
     scan = case.scan
     here, stated = accuracy_interval(list(fitted.parts.values())), [*case.training_accuracy, None][0]
-    reached = stated is not None and here.high >= stated
+    reached = stated is not None and here.high >= stated and not _stands_in(case, configured)
     words = f"{case.configured.program} feeds boundaries {show(configured.aux)}, which cannot be run on this recording"
     best = f"of those recorded the draft fits {show(scan.fitted.aux)}"
     return Finding(
@@ -216,6 +216,20 @@ def _unrecorded(case: Opened, configured: Reading, fitted: Evaluation, error: Bl
         remedy=conventions.wiring(case, scan.fitted) if reached
         else f"record boundaries {show(configured.aux)} and compare, or state training's accuracy in case.toml",
     )  # fmt: skip
+
+
+def _stands_in(case: Opened, configured: Reading) -> bool:
+    """Whether the fitted wiring may only stand in: it differs in slots whose own boundary is not recorded, by next ones."""
+    held = sorted({b for _, b in case.scan.matrix if isinstance(b, int)})
+    for mine, theirs in zip(configured.aux, case.scan.fitted.aux, strict=False):
+        if mine == theirs:
+            continue
+        if not isinstance(mine, int) or mine in held:
+            return False
+        sides = [max((b for b in held if b < mine), default=None), min((b for b in held if b > mine), default=None)]
+        if theirs not in sides:
+            return False
+    return len(configured.aux) == len(case.scan.fitted.aux)
 
 
 def _named(boundary: int | str) -> str:

@@ -9,31 +9,25 @@ from eagle3lab.acceptance import Evaluation, tree_definition
 from eagle3lab.checks.cost import effective_steps
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import figures
+from eagle3lab.checks.states import engine_states
 from eagle3lab.checks.text import not_greedy
 from eagle3lab.checks.trees import predicted, shape_of
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import flags
 from eagle3lab.dialects.resolve import accepts_nothing
-from eagle3lab.errors import BadFile, BadShape, Blocked, LabError
+from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.gap import compare_requests, end_effect
-from eagle3lab.gap.dumps import SlotMatch, compare_states, severity
 from eagle3lab.gap.levels import ARITHMETIC
-from eagle3lab.gap.pairing import Overlap, overlap
 from eagle3lab.gap.resample import FEWEST
 from eagle3lab.gap.waterfall import Measured, Waterfall, waterfall
 from eagle3lab.reading import Reading
 from eagle3lab.records import Finding, Severity
-from eagle3lab.samples import Samples
 
 CODES = {
     "E010": "from training's figure to the engine's, bar by bar",
     "E011": "the states the engine recorded against those of training",
     "E012": "drafts a round: the case's, the engine's own, and what its counts say",
 }
-
-
-MOST_TEXTS = 8
-"""Texts of a dump that are compared: what an engine does to its states it does to all of them."""
 
 
 def explain(case: Serving, run: ServingRun) -> Waterfall:
@@ -142,6 +136,9 @@ def measured_of(
         by_sample = {m.sample: (len(m.measured), sum(m.measured)) for m in matches}
         sums = sum(r for r, _ in by_sample.values()), sum(a for _, a in by_sample.values())
         if sums != (best.drafts, best.accepted):  # the totals hold requests that the samples do not
+            if sums[0] and set(by_sample) >= set(mine.parts):
+                some = f"{best.source}, the {len(by_sample)} of {len(asked)} requests whose texts are recorded"
+                return Measured(1 + sums[1] / sums[0], sums[0], by_sample, extra, some)
             by_sample = {}
     return Measured(best.accept_length, best.drafts, by_sample, extra, best.source)
 
@@ -173,77 +170,6 @@ def _bracket(low: float, high: float) -> str:
     return f" [{low:+.3f}, {high:+.3f}]" if low == low and high == high else ""
 
 
-def compared(case: Opened, run: ServingRun) -> list[tuple[str, Overlap, list[SlotMatch]]]:
-    """Texts of the run's dump beside the samples with the same tokens: (dump's name, overlap, slot by slot).
-
-    At most `MOST_TEXTS` of them, the first that have a sample.
-
-    Raises:
-        BadFile: the dump cannot be read; the text names the key of ``dump`` that is at fault.
-        Blocked: no text of it is in the samples.
-    """
-    recorded = dump_of(case, run)
-    texts = {name: s.input_ids for name in case.samples.looked_at if (s := case.readable(name)) is not None}
-    out: list[tuple[str, Overlap, list[SlotMatch]]] = []
-    for name in recorded.looked_at:
-        theirs = recorded[name]
-        found = overlap(theirs.input_ids, texts)
-        if found is None or len(out) == MOST_TEXTS:
-            continue
-        sample = case.samples[found.name]
-        engine = {k: v[: found.length] for k, v in theirs.states.items()}
-        training = {k: v[: found.second + found.length] for k, v in sample.states.items()}
-        out.append((name, found, compare_states(engine, training, found.second)))
-    if not out:
-        raise Blocked(f"run {run.name!r}: no text of its dump {run.dump['path']!r} begins like a sample (8 tokens or more); "
-                      "record one of the samples' prompts with the engine")  # fmt: skip
-    return out
-
-
-def dump_of(case: Opened, run: ServingRun) -> Samples:
-    """The states that a run's engine recorded, read like any recording; ``dump`` says where and which boundaries."""
-    known = replace(case.samples.known, boundaries=tuple(run.dump.get("boundaries", ())), final="")
-    return Samples(case.root / str(run.dump["path"]), case.root, (), known)
-
-
-def _dumps(case: Opened) -> list[Finding]:
-    findings = []
-    for run in case.runs:
-        if not run.dump:
-            continue
-        where = f"run {run.name!r}: {run.dump['path']}"
-        try:
-            found = compared(case, run)
-        except BadFile as error:
-            findings.append(Finding(
-                "E011", Severity.BLOCKED, f"the engine's dump cannot be compared: {error.line}", where,
-                remedy='say which boundaries it holds: dump = {path = "…", boundaries = [0, 15, 27]}, in its own order'))  # fmt: skip
-        except Blocked as error:
-            findings.append(Finding("E011", Severity.NOT_COMPARABLE, str(error), where))
-        else:
-            findings.append(_dump(found, where))
-    return findings
-
-
-def _dump(found: list[tuple[str, Overlap, list[SlotMatch]]], where: str) -> Finding:
-    slots = [(name, m) for name, _, matches in found for m in matches]
-    name, top = min(slots, key=lambda pair: (Severity(severity(pair[1])).rank, -pair[1].wrong - pair[1].bad_rows))
-    worst = Severity(severity(top))
-    alike = sum(m.verdict == top.verdict for _, m in slots)
-    shared = ", ".join(f"{name}: {o.length} tokens of {o.name}" for name, o, _ in found[:4])
-    title = (
-        "the engine's states are those of training"
-        if worst == Severity.PASS
-        else f"slot {top.slot} of {name}: {top.sentence}"
-        + (f"; {alike} of {len(slots)} slots are {top.verdict}" if alike > 1 else "")
-    )
-    words = "; ".join(f"{m.slot}: {m.sentence}" for _, m in slots[:8]) + (
-        f"; {len(slots) - 8} more slots" if len(slots) > 8 else ""
-    )
-    return Finding("E011", worst, title, where, words, "every slot as training recorded it", shared,
-                   "" if worst == Severity.PASS else "capture these states again with the engine as it serves, or mend its capture")  # fmt: skip
-
-
 def _drafts(case: Serving) -> list[Finding]:
     run = case.run
     if run is None or not run.speculative:
@@ -251,7 +177,9 @@ def _drafts(case: Serving) -> list[Finding]:
     said = []
     if run.steps:
         said.append(("case.toml steps", float(run.steps)))
-    if run.topk == 1 and run.draft_tokens:
+    if run.topk > 1:
+        return _nodes(case, run)
+    if run.draft_tokens:
         said.append(("case.toml draft_tokens less the root", float(run.draft_tokens - 1)))
     for report in case.reports(run):
         said += _stated(report)
@@ -266,6 +194,30 @@ def _drafts(case: Serving) -> list[Finding]:
                     "correct steps and draft_tokens in case.toml, or record the run again with one setting")]  # fmt: skip
 
 
+def _nodes(case: Serving, run: ServingRun) -> list[Finding]:
+    """E012 of a tree: what a round verifies, which the engine counts as drafted, against ``draft_tokens`` less the root."""
+    counted = [(r.source, r.drafted / r.drafts) for r in case.reports(run) if r.drafts and r.drafted]
+    if not counted or not run.draft_tokens:
+        return []
+    words = f"case.toml draft_tokens less the root {run.draft_tokens - 1}, " + ", ".join(
+        f"{s} drafted / rounds {n:.2f}" for s, n in counted
+    )
+    wrong = [n for _, n in counted if abs(n - (run.draft_tokens - 1)) > 0.25]
+    if not wrong:
+        return [
+            Finding(
+                "E012",
+                Severity.PASS,
+                f"{run.draft_tokens - 1} draft tokens a round, everywhere",
+                f"run {run.name!r}",
+                words,
+            )
+        ]
+    return [Finding("E012", Severity.WARN, f"the case says a tree of {run.draft_tokens} draft tokens, the engine verified {wrong[0] + 1:g} a round, the root counted",
+                    f"run {run.name!r}", words, "one number", "what is predicted for this run rests on the case's number",
+                    f"set draft_tokens = {wrong[0] + 1:.0f} in case.toml, or give this run's own files")]  # fmt: skip
+
+
 def _stated(report: EngineReport) -> list[tuple[str, float]]:
     out = []
     if report.drafts and report.drafted:
@@ -274,5 +226,5 @@ def _stated(report: EngineReport) -> list[tuple[str, float]]:
     return out + [(f"{report.source} positions counted", float(n)) for n in lengths]
 
 
-PARTS: tuple[Callable[[Opened], list[Finding]], ...] = (waterfall_of, _dumps, _drafts)
+PARTS: tuple[Callable[[Opened], list[Finding]], ...] = (waterfall_of, engine_states, _drafts)
 """What the serving stage runs of this module; one that cannot be had stops no other."""

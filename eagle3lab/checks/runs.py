@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3lab.checks import conventions
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.checks.served import Way, evaluated, ways
+from eagle3lab.checks.served import Way, canonical, evaluated, ways
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES
 from eagle3lab.dialects.resolve import accepts_nothing
@@ -48,9 +48,11 @@ def check(case: Opened) -> list[Finding]:
             out.append(Finding("F013", Severity.BLOCKED, f"run {run.name!r}: how it reads the draft is not known: {error}", "case.toml",
                                remedy="give what is named here"))  # fmt: skip
     alike: dict[tuple[Any, ...], list[Way]] = {}
-    for way in ways(case, found):
-        alike.setdefault((way.reading, way.why, way.found.refused), []).append(way)
     by_name = {run.name: run for run in others}
+    for way in ways(case, found, by_name):
+        run = by_name[way.program]
+        drafts = (run.steps, run.topk, run.draft_tokens)
+        alike.setdefault((way.reading, way.why, way.found.refused, drafts), []).append(way)
     return out + [_judged(case, group, by_name) for group in alike.values()]
 
 
@@ -80,7 +82,7 @@ def _judged(case: Opened, group: list[Way], by_name: Mapping[str, ServingRun]) -
         if way.found.reading
         else False
     )
-    severity, measured = _cost(case, way)
+    severity, measured = _cost(case, way, by_name[way.program])
     if like:
         title += ", as the run that F003 and F006 judge"
     return Finding("F013", severity, title, where, f"fitted → this run: {way.words}; {measured}", f"boundaries {fitted}, and the rest as fitted",
@@ -88,7 +90,7 @@ def _judged(case: Opened, group: list[Way], by_name: Mapping[str, ServingRun]) -
                    if severity == Severity.UNDETERMINED else "")  # fmt: skip
 
 
-def _cost(case: Opened, way: Way) -> tuple[Severity, str]:
+def _cost(case: Opened, way: Way, run: ServingRun) -> tuple[Severity, str]:
     """How bad it is, and the numbers: paired by sample where there are enough of them, else by both intervals."""
     if case.scan.lag or case.scan.form:
         return Severity.UNDETERMINED, "what it costs cannot be measured on a recording that is displaced (F010)"
@@ -99,11 +101,11 @@ def _cost(case: Opened, way: Way) -> tuple[Severity, str]:
             and way.reading.aux in [r.aux for r in case.scan.ties]
         )
         return Severity.INFO if tie else Severity.UNDETERMINED, way.why
-    best = evaluated(case, case.scan.fitted)
+    best = evaluated(case, canonical(case, case.scan.fitted), run)
     apart = versus(best, way.evaluation)
     sure = [d for d in (apart.length, *apart.by_step[:2]) if d.change.high < 0]
     worse = bool(sure) or way.length.high < best.length.low
-    words = f"{_length(way)}, fitted {best.length.value:.2f} [{best.length.low:.2f}, {best.length.high:.2f}]"
+    words = f"K={way.evaluation.steps}{', its tree' * (run.topk > 1)}: {_length(way)}, fitted {best.length.value:.2f} [{best.length.low:.2f}, {best.length.high:.2f}]"
     if apart.by_step:
         words += f"; accuracy of the first draft {apart.by_step[0].second:.3f} against {apart.by_step[0].first:.3f}"
     return (Severity.FAIL if worse else Severity.INFO), words + (

@@ -8,6 +8,8 @@ from typing import Any
 
 from eagle3lab.acceptance import Evaluation
 from eagle3lab.checks.evidence import Opened
+from eagle3lab.checks.trees import predicted
+from eagle3lab.counts import ServingRun
 from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import LabError
 from eagle3lab.neighbours import optional_groups
@@ -49,21 +51,32 @@ class Way:
         return self.diff is not None and not self.diff and not accepts_nothing(self.found)
 
 
-def ways(case: Opened, everyone: Mapping[str, Interpretation]) -> list[Way]:
+def ways(
+    case: Opened, everyone: Mapping[str, Interpretation], runs: Mapping[str, ServingRun] | None = None
+) -> list[Way]:
     """Each program's way with the checkpoint; equal readings are evaluated once, on at most `MOST` samples.
 
     Args:
         case: where nothing can be fitted (no samples), the ways have neither diff nor length.
         everyone: name → what its dialect says.
+        runs: name → its run, where these are runs: lengths are of their own K, or tree.
     """
     try:
         fitted = canonical(case, case.scan.fitted)
     except LabError:  # F005 says why nothing could be fitted
         fitted = None
-    return [_way(case, name, found, fitted) for name, found in everyone.items()]
+    held = _held(case) if fitted is not None else {}
+    return [_way(case, name, found, fitted, held, (runs or {}).get(name)) for name, found in everyone.items()]
 
 
-def _way(case: Opened, name: str, found: Interpretation, fitted: Reading | None) -> Way:
+def _way(
+    case: Opened,
+    name: str,
+    found: Interpretation,
+    fitted: Reading | None,
+    held: Mapping[int, int],
+    run: ServingRun | None,
+) -> Way:
     if found.reading is None:
         return Way(
             name, found, why="refuses: " + "; ".join(found.refused) if found.refused else f"not known: {found.source}"
@@ -75,29 +88,39 @@ def _way(case: Opened, name: str, found: Interpretation, fitted: Reading | None)
     if made := accepts_nothing(found):
         exact = Interval(1.0, 1.0, 1.0, 0, "no draft can be right but by chance")
         return replace(way, length=exact, why=made)
-    lacking = [b for b in reading.aux if isinstance(b, int) and b not in _held(case)]
-    if lacking:
-        return replace(way, why=f"boundary {', '.join(map(str, lacking))} is not recorded")
+    most = max(held.values(), default=0)
+    lacking = [b for b in reading.aux if isinstance(b, int) and held.get(b, 0) < most]
+    if lacking:  # a few samples would be compared with all of them
+        some = [
+            f"boundary {b} is " + (f"recorded in {held[b]} of {most} samples only" if b in held else "not recorded")
+            for b in lacking
+        ]
+        return replace(way, why="; ".join(some))
     try:
-        ran = evaluated(case, reading)
+        ran = evaluated(case, reading, run)
     except LabError as error:
         return replace(way, why=f"cannot be run here: {error.line}")
     return replace(way, length=ran.length, evaluation=ran)
 
 
-def _held(case: Opened) -> set[int]:
-    """Boundaries that the first readable sample holds: an evaluation says what others lack."""
-    first = next(filter(None, map(case.readable, case.samples.headline)), None)
-    return set(first.boundaries) if first else set()
+def _held(case: Opened) -> dict[int, int]:
+    """Boundary → how many of the samples hold it."""
+    held: dict[int, int] = {}
+    for sample in filter(None, map(case.readable, spread(case.samples.headline, MOST))):
+        for boundary in sample.boundaries:
+            held[boundary] = held.get(boundary, 0) + 1
+    return held
 
 
-def evaluated(case: Opened, reading: Reading) -> Evaluation:
-    """Its evaluation; the very reading is asked for where an equal one was run before: evaluations are remembered."""
+def evaluated(case: Opened, reading: Reading, run: ServingRun | None = None) -> Evaluation:
+    """Its evaluation, at K of the run or with its tree; a reading that was run and reads alike is asked for instead."""
     names = spread(case.samples.headline, MOST)
     chosen = () if len(names) == len(case.samples.headline) else names
     known = [case.scan.fitted, *([case.configured.reading] if case.configured.reading else [])]
     same = next((r for r in known if canonical(case, r) == reading), reading)
-    return case.evaluate(same, 0, chosen)
+    if run is not None and run.topk > 1:
+        return predicted(case, run, same, run.steps or 0)
+    return case.evaluate(same, (run.steps or 0) if run else 0, chosen)
 
 
 def canonical(case: Opened, reading: Reading) -> Reading:

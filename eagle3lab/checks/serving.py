@@ -265,7 +265,7 @@ def _training(case: Serving) -> list[Finding]:
     return [Finding(
         "E007", Severity.INFO, f"training's accuracies would give accept length {length:.2f} at K={len(stated)} if they were "
         "conditional rates", "case.toml: [training] accuracy", ", ".join(f"{a:.3f}" for a in stated),
-        evidence="1 + Σ Π accuracy; they are marginal and teacher-forced, so this is an upper estimate, not a promise" + assumed,
+        evidence="1 + Σ Π accuracy; they are marginal and teacher-forced, so this is an estimate, not a promise" + assumed,
     )]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ TREE = "one timed run with a tree (SGLang: --speculative-eagle-topk above 1)"
 def length_from_accuracy(accuracy: Sequence[float]) -> float:
     """Accept length (bonus included) if per-step accuracies were conditional rates: 1 + Σ_k Π_{i≤k} acc_i.
 
-    SpecForge's ``simulated_acc_len`` plus one. Upper-biased: training's accuracies are marginal.
+    SpecForge's ``simulated_acc_len`` plus one. An estimate: training's accuracies are marginal, and hits go together.
     """
     return 1 + sum(math.prod(accuracy[: k + 1]) for k in range(len(accuracy)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eagle3lab.aligned import Recording
 from eagle3lab.bench import Bench
 from eagle3lab.model import Model
 from eagle3lab.neighbours import variants
@@ -21,7 +22,7 @@ from eagle3lab.search.fields import Weighed, open_fields, weigh
 from eagle3lab.search.rescue import deeper, pair, pair_of_near_misses, recordings, reread, unstated
 from eagle3lab.search.starts import best_start, set_out
 from eagle3lab.search.walk import Walk
-from eagle3lab.search.wirings import Progress, gain, race, wirings
+from eagle3lab.search.wirings import Progress, gain, race, together, wirings
 
 __all__ = ["race", "search"]
 
@@ -64,16 +65,25 @@ def search(
     ):
         walk.run()
         fits, low = walk.fits()
-    before = walk.current
+    before, path = walk.current, walk.path
     walk.prune(starts[0])
+    if walk.current != before and fits and not walk.fits()[0]:  # together they tell a fit from none
+        walk.current, walk.path = before, path
     if walk.current != before:
+        fits, low = walk.fits()
         _, walk.ranking, walk.ties = wirings(walk.bench, walk.current, say)
     tried = [walk.current, *(s for s in dict.fromkeys(starts) if s != walk.current and walk.bench.holds(s))][:3]
+    moved = [starts[0].replace(aux=aux) for aux in together(starts[0].aux, walk.bench.boundaries)[:2]]
+    tried += [r for r in moved if r not in tried and walk.bench.holds(r)]  # states may be foreign and ids off too
     found = (
         suspects.partial(walk.bench, walk.current, walk.top(), low)
         if fits
         else suspects.whole(walk.bench, tried, walk.top(), low)
     )
+    if not fits and not found and walk.bench.recording.lag:  # luck at the level of chance, and content after all
+        plain = walk.bench.under(Recording())
+        if found := [s for s in suspects.whole(plain, tried, walk.top(), low) if s.kind in PROVEN]:
+            walk.bench, walk.path = plain, [r for r in walk.path if r.field != "lag"]
     if fits and walk.barely(low):  # so little that what the content shows by itself outweighs it
         proven = [s for s in suspects.whole(walk.bench, tried, walk.top(), low) if s.kind in PROVEN]
         fits, found = not proven, proven or found

@@ -35,8 +35,13 @@ CLOSE = 4
 def recordings(bench: Bench, reading: Reading, lags: bool = True) -> list[Recording]:
     """Other ways to read the recording's rows: lags, and forms of the last state where ``reading`` is fed it.
 
-    Lags of one row are not among them: a shift of 0 or 2 predicts the same.
+    Lags of one row are not among them: a shift of 0 or 2 predicts the same. Once a lag is found, those next to it are:
+    where other repairs are still to come, the wrong one may do best at first.
     """
+    if bench.recording.lag:
+        now = bench.recording
+        beside = [now.lag + by for by in (-2, -1, 1, 2)]
+        return [Recording(lag=lag, form=now.form) for lag in beside if abs(lag) > 1]
     if bench.recording != Recording():
         return []
     most = min(LAGS, min(s.length for s in bench.originals) // 5)
@@ -55,9 +60,11 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     if not ways:
         return False
     walk.say(f"search: {len(ways)} ways to read the rows")
-    most = max(abs(w.lag) for w in ways)
+    most = max(abs(w.lag) for w in (*ways, walk.bench.recording))
     margin = Margin(most, most)
     tried = _tried(walk, starts)
+    if walk.bench.recording.lag:
+        tried = [walk.current, *variants(walk.bench.model, walk.current)]
     found: list[tuple[Recording, Reading, Score]] = []
     for rows, count, go_on in ((24, 2, 8), (None, None, 1)):
         asked = list(dict.fromkeys(way for way, _, _ in found)) or ways
@@ -83,11 +90,13 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     gap = paired(best, max(base, key=lambda s: (s.accuracy, s.mean_loglik)), 1 - 0.05 / (len(ways) * len(tried)))
     if gap.low <= 0:
         return False
-    if reading.replace(aux=walk.current.aux) != walk.current:
+    if reading.replace(aux=walk.current.aux) != walk.current and not walk.bench.recording.lag:
         # repairs so far were luck at the level of chance: the way begins again from the configured reading
         walk.path, walk.current = [], starts[0] if walk.bench.holds(starts[0]) else reading
     first = starts[0].shift
-    if way.lag and walk.current.shift != first:  # a shift and a lag are one thing: the draft's own shift is kept
+    if (
+        way.lag and walk.current.shift != first and not walk.bench.recording.lag
+    ):  # a shift and a lag are one thing: the draft's own shift is kept
         way = Recording(lag=way.lag + walk.current.shift - first, form=way.form)
         walk.path = [repair for repair in walk.path if repair.field != "shift"]
         walk.current, reading = walk.current.replace(shift=first), reading.replace(shift=first)
@@ -100,7 +109,8 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
 def _tried(walk: Walk, starts: Sequence[Reading]) -> list[Reading]:
     """The current reading and the configured one: under their own wirings, and with all slots moved together."""
     found = []
-    for one in dict.fromkeys((walk.current, starts[0])):
+    # a shift found so far may be what a lag leaves of itself: the other repairs are tried without it too
+    for one in dict.fromkeys((walk.current, walk.current.replace(shift=starts[0].shift), starts[0])):
         every = [
             one.aux,
             *(s.aux for s in starts if len(s.aux) == len(one.aux)),

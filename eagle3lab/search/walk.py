@@ -116,6 +116,9 @@ class Walk:
         self.bench = bench
         (after,) = self.signature([self.current], margin)
         name = "lag" if recording.lag != old.lag else "form"
+        if name == "lag" and old.lag:  # a better amount of the same displacement
+            self.path = [repair for repair in self.path if repair.field != "lag"]
+            old = replace(old, lag=0)
         words = [str(getattr(r, name)) or "as the file says" for r in (old, recording)]
         self.path.append(Repair(name, words[0], words[1], gained, before, after))
         self.seen.add((self.current, recording))

@@ -79,15 +79,18 @@ def dump_slots(rows: Sequence[Mapping[str, Any]]) -> Table:
     out = []
     for r in rows:
         blocks = [number(b) for b in r.get("blocks", ())]
-        spread = f"{min(blocks):.3f} … {max(blocks):.3f}" if blocks else "–"
         best = "–" if r.get("best") is None else f"{r['best']}" + (f", lag {r['lag']:+d}" if r.get("lag") else "")
-        out.append({
-            "boundary": r["slot"], "text": r["text"], "verdict": r["verdict"], "rows": count(r.get("rows")),
-            "of them wrong": count(r.get("wrong")),
+        told = {
             "cosine": rate(r.get("cosine"), 5), "error": rate(r.get("error"), 4), "scale": rate(r.get("scale"), 3),
-            "best match": best, "inner products": rate(r.get("shape"), 4),
-            "error after the best rotation": rate(r.get("procrustes")), "as if normed": rate(r.get("normed")),
-            "error by column block": spread, "in words": r["sentence"],
+            "inner products": rate(r.get("shape"), 4), "error after the best rotation": rate(r.get("procrustes")),
+            "as if normed": rate(r.get("normed")),
+            "error by column block": f"{min(blocks):.3f} … {max(blocks):.3f}" if blocks else "–",
+        }  # fmt: skip
+        out.append({
+            "boundary": r["slot"], "text": r["text"], "verdict": r["verdict"],
+            "rows, of them wrong": f"{count(r.get('rows'))}, {count(r.get('wrong'))}", "best match": best,
+            "in words": r["sentence"],
+            "in numbers": ", ".join(f"{name} {value}" for name, value in told.items() if value != "–"),
         })  # fmt: skip
     note = (
         "medians over rows of equal tokens; inner products are 1 under any rotation; the best rotation is of rows at "

@@ -8,7 +8,8 @@ from typing import Any
 
 from eagle3lab.case import Case
 from eagle3lab.checks.cost import asked, baseline_of, chains_only, fitted_cost, flag_words, settings, speed_of, tuned
-from eagle3lab.checks.gap import compared, explain
+from eagle3lab.checks.gap import explain
+from eagle3lab.checks.states import compared
 from eagle3lab.counts import ServingRun
 from eagle3lab.errors import BadOption, Blocked, LabError
 from eagle3lab.gap.damage import SAME
