@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_loss_that_texts_would_hide_is_seen_in_pairs(right, answers):
     assert length.severity is Severity.WARN and "less than the 2.19" in length.title
     assert "texts differ" not in length.remedy, "the texts are the same"
     assert rounds.severity is Severity.WARN and "unexplained" in rounds.title and "no near-tie" in rounds.measured
+
+
+def test_requests_that_were_not_recorded_are_left_out_of_the_comparison(right, answers, tmp_path):
+    """Of 16 requests two are recorded; their accept length is far from that of all, and just what is predicted."""
+    case = right("", answers)
+    (tmp_path / "samples").unlink()
+    (tmp_path / "samples").mkdir()
+    for name in ("held_00", "held_07"):
+        source = Path(__file__).parents[1] / "data/demo/samples" / f"{name}.safetensors"
+        (tmp_path / "samples" / source.name).symlink_to(source)
+    found = only(open_case(tmp_path), "E001")
+    assert found.severity is Severity.PASS, found
+    assert "the 2 of 16 requests whose texts are recorded" in found.where
+    assert case is not None
 
 
 def split(answers):

@@ -153,6 +153,26 @@ def test_values_that_no_file_states(tmp_path, reading, lag):
     assert scan.fitted.rope.base == reading.rope.base and scan.fitted.rope.scaling == reading.rope.scaling
 
 
+def test_rows_displaced_beside_another_fault(tmp_path):
+    """A shift of 0 looks like half of it, and the map must be repaired too before the lag shows."""
+    world = make(FAULTS.but(samples=5, length=64, reading=Reading(aux=(2, 4, 5), vocab_map="ids")))
+    world.texts = [(tokens, {k: np.roll(v, 2, 0) for k, v in states.items()}) for tokens, states in world.texts]
+    scan = open_case(world.write(tmp_path)).scan
+    assert (scan.lag, scan.fitted.shift, scan.fitted.vocab_map) == (-2, 1, "ids")
+
+
+def test_a_search_with_other_samples_keeps_no_rows_of_the_last(tmp_path, monkeypatch):
+    """The narrowed head is of the tokens of one bench: another bench of the same model asks for its own."""
+    monkeypatch.setattr("eagle3lab.bench.WIDE", 1)
+    case = planted(tmp_path, FEW)
+    names = list(case.samples)
+    heads = [
+        Bench(case.model, [case.samples[n] for n in some]).narrow.head(case.configured.reading, torch.float32)
+        for some in (names[:1], names)
+    ]
+    assert len(heads[0]) < len(heads[1]) <= case.draft.arch.draft_vocab
+
+
 def test_the_wiring_in_use_stays_in_the_race(tmp_path):
     """However its first rows look: else its ties would be those of the race's own winner."""
     case = planted(tmp_path, HARD)

@@ -264,3 +264,35 @@ def test_the_controls_follow_a_preset_and_redraw_once(tmp_path, monkeypatch):
     assert len(shown) == before + 2
     facts = shown[-1][0]
     assert "aux: (2, 4, 5) → (2, 3, 5); residual: post_norm → pre_norm" in facts._repr_html_()
+
+
+def test_a_boundary_that_few_samples_hold_is_not_compared_with_all(tmp_path, capsys):
+    """Of three samples one holds boundary 3: a length from that one beside the fitted one's from three would mislead."""
+    case = written(tmp_path, PLAN, more_runs(("other", VLLM_RUN, "[2, 3, 5]")))
+    for file in sorted((tmp_path / "samples").iterdir())[1:]:
+        tiny.edit(file, lambda t: t.pop("h.3"))
+    (one,) = found(case, "F013", "forward")
+    assert one.severity is Severity.UNDETERMINED
+    assert "boundary 3 is recorded in 1 of 3 samples only" in one.measured
+
+
+def test_a_run_is_judged_at_its_own_k(tmp_path):
+    case = written(tmp_path, PLAN, more_runs(("other", VLLM_RUN, "[3, 4, 5]")))
+    text = case.read_text()
+    head, tail = text.rsplit("steps = 3", 1)
+    case.write_text(head + "steps = 1" + tail)
+    (one,) = found(case, "F013", "forward")
+    assert "K=1: accept length" in one.measured
+
+
+def test_neighbours_of_a_boundary_that_is_not_recorded_may_stand_in(tmp_path):
+    """The run's ids are right, boundary 4 was not recorded, and training's figure is reached by its neighbour."""
+    case = written(tmp_path, PLAN.but(walk=0.2, held=(2, 3, 5)))
+    case.write_text(case.read_text() + "[training]\naccuracy = [0.3]\n")
+    (one,) = found(case, "F003", "forward")
+    assert one.severity is Severity.UNDETERMINED, one
+    # that a boundary is missing which the draft was not trained with convicts the run still
+    wrong = written(tmp_path / "b", PLAN.but(ids=(2, 5, 7)))
+    wrong.write_text(wrong.read_text() + "[training]\naccuracy = [0.9]\n")
+    (two,) = found(wrong, "F003", "forward")
+    assert two.severity is Severity.FAIL and "fits (2, 4, 5)" in two.title

@@ -65,6 +65,18 @@ def test_the_prediction_of_a_tree_run_is_its_trees(case):
     assert "topk 4, 16 draft tokens, a tree by reading SGLang's source" in found.evidence
 
 
+@pytest.mark.parametrize(("said", "severity"), [(16, Severity.PASS), (8, Severity.WARN)])
+def test_what_a_round_verifies_is_held_against_draft_tokens(folder, tmp_path, said, severity):
+    """The answers count 15 nodes a round, the root apart."""
+    for name in ("draft", "target", "samples", "r.jsonl"):
+        (tmp_path / name).symlink_to(folder / name)
+    text = (folder / "case.toml").read_text().replace("draft_tokens = 16", f"draft_tokens = {said}")
+    (tmp_path / "case.toml").write_text(text)
+    (found,) = [f for f in open_case(tmp_path).findings("serving") if f.code == "E012"]
+    assert found.severity is severity
+    assert "15.00" in found.measured and ("set draft_tokens = 16" in found.remedy) is (said == 8)
+
+
 def test_the_tree_has_its_own_bar(case):
     found = explain(case, case.run)
     kinds = [bar.kind for bar in found.bars]
