@@ -57,7 +57,9 @@ class Said:
 
 
 def said(bench: Bench, reading: Reading) -> Said | None:
-    """What the draft says under ``reading``, None where it cannot be run."""
+    """What the draft says under ``reading`` with its own head, None where that is not the one, or cannot be run."""
+    if reading.head != "own":
+        return None
     parts: list[tuple[Tensor, Tensor]] = []
     try:
         hot = bench.model.vocab_map(reading).hot_token_id

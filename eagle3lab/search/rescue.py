@@ -63,8 +63,9 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     most = max(abs(w.lag) for w in (*ways, walk.bench.recording))
     margin = Margin(most, most)
     tried = _tried(walk, starts)
-    if walk.bench.recording.lag:
-        tried = [walk.current, *variants(walk.bench.model, walk.current)]
+    again = bool(walk.bench.recording.lag)
+    if again:  # a shift is the same as a lag, but for the rows at a text's ends
+        tried = [walk.current, *(v for v in variants(walk.bench.model, walk.current) if v.shift == walk.current.shift)]
     found: list[tuple[Recording, Reading, Score]] = []
     for rows, count, go_on in ((24, 2, 8), (None, None, 1)):
         asked = list(dict.fromkeys(way for way, _, _ in found)) or ways
@@ -88,9 +89,9 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     if not base:
         return False
     gap = paired(best, max(base, key=lambda s: (s.accuracy, s.mean_loglik)), 1 - 0.05 / (len(ways) * len(tried)))
-    if gap.low <= 0:
+    if gap.low <= 0 or (again and gap.value < GUESSED):
         return False
-    if reading.replace(aux=walk.current.aux) != walk.current and not walk.bench.recording.lag:
+    if reading.replace(aux=walk.current.aux) != walk.current and not again:
         # repairs so far were luck at the level of chance: the way begins again from the configured reading
         walk.path, walk.current = [], starts[0] if walk.bench.holds(starts[0]) else reading
     first = starts[0].shift
@@ -145,7 +146,8 @@ def pair_of_near_misses(walk: Walk, starts: Sequence[Reading]) -> bool:
 
 def unstated(walk: Walk) -> bool:
     """Takes a single change to what no file states, the best of these; says whether one helps."""
-    return _several(walk, [(guess,) for guess in guesses(walk.bench.model, walk.current)], GUESSED)
+    known = any(repair.field == "rope.base" for repair in walk.path)  # a base is off, and its neighbours refine it
+    return _several(walk, [(guess,) for guess in guesses(walk.bench.model, walk.current)], WORTH if known else GUESSED)
 
 
 def deeper(walk: Walk, starts: Sequence[Reading]) -> bool:

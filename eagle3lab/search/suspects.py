@@ -36,7 +36,9 @@ def whole(bench: Bench, readings: Sequence[Reading], score: Score, low: float) -
     # rows of a head that was never trained go with tokens too, since like states give like rows
     if not found and not any("lm_head" in suspect.where for suspect in never):
         told = [one for one in (said(bench, reading) for reading in readings) if one is not None]
-        found = list(rebuilt(told, low)) or list(blocks(told[0], bench.model.draft.arch.vocab) if told else ())
+        found = list(rebuilt(told, low))
+        if told and not found and not never:  # with any matrix fresh whole blocks of ids are never said either
+            found = list(blocks(told[0], bench.model.draft.arch.vocab))
     return found or never
 
 
