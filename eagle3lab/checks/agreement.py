@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eagle3lab.acceptance import Evaluation, Sampled, first_within, head_cost, sampled
+from eagle3lab.acceptance import Evaluation
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.gap import measured_of
-from eagle3lab.checks.text import not_greedy
+from eagle3lab.checks.text import at_temperature, not_greedy
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.errors import LabError
 from eagle3lab.gap import compare_requests
@@ -77,14 +77,11 @@ def _sampled(case: Opened, run: ServingRun, theirs: Measured, mine: Evaluation, 
     title = f"the engine reports {theirs.length:.2f} at temperature {run.temperature:g}; the walk is greedy and gives {mine.length.value:.2f}"
     remedy = "serve the recorded prompts at temperature 0 to compare the two"
     try:
-        total: Sampled | None = None
-        for name in first_within(list(mine.parts), lambda name: head_cost(case.model, case.samples[name])):
-            (one,) = sampled(case.model, case.samples[name], mine.reading, mine.steps, [run.temperature])
-            total = one if total is None else total + one
+        total, _ = at_temperature(case, list(mine.parts), mine.reading, mine.steps, run.temperature)
     except LabError as error:
         evidence += f"; what sampling would accept is not known: {error.line}"
     else:
-        if total is not None and total.reached[0]:
+        if total is not None:
             most = "" if total.exact else "at most "
             evidence += (f"; sampling with greedy drafts, from a round at every row: {most}{total.accept_length:.3f} "
                          "(later positions on the recorded path)")  # fmt: skip

@@ -10,7 +10,7 @@ from eagle3lab.acceptance import Choice, Evaluation, TreeShape
 from eagle3lab.casefile import CaseFile
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.draft import Draft
-from eagle3lab.model import Model
+from eagle3lab.evaluations import Source
 from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interpretation, Sample
@@ -93,16 +93,12 @@ class Serving(Evidence, Protocol):
         """What a run's files say."""
 
 
-class Opened(Serving, Protocol):
+class Opened(Serving, Source, Protocol):
     """A case: everything above, its files, and what can be had of those that may be broken."""
 
     @property
     def file(self) -> CaseFile:
         """The case file."""
-
-    @property
-    def model(self) -> Model:
-        """The draft's weights."""
 
     @property
     def fitted(self) -> Reading:
@@ -127,10 +123,6 @@ class Opened(Serving, Protocol):
     @property
     def stats(self) -> Mapping[str, TensorStats]:
         """Statistics of the draft's tensors."""
-
-    @property
-    def steps(self) -> int:
-        """K."""
 
     @property
     def unused(self) -> Sequence[str]:

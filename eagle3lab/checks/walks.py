@@ -9,15 +9,10 @@ from eagle3lab.acceptance import (
     Acceptance,
     Drift,
     Evaluation,
-    Sampled,
-    first_within,
-    head_cost,
-    sampled,
     steps_that_fit,
-    words_of,
 )
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.checks.text import GREEDY
+from eagle3lab.checks.text import GREEDY, at_temperature
 from eagle3lab.errors import LabError
 from eagle3lab.records import Finding, Sample, Severity
 from eagle3lab.tokens import REASONS, Judged, costs, judge
@@ -128,17 +123,14 @@ def _costs(case: Opened, fitted: Evaluation, walked: Walked, text: Callable[[int
 
 def _sampling(case: Opened, fitted: Evaluation, walked: Walked) -> list[Finding]:
     """A023."""
-    total: Sampled | None = None
-    chosen = first_within(walked, lambda pair: head_cost(case.model, pair[0]))
+    names = [sample.name for sample, _ in walked]
     try:
-        for sample, _ in chosen:
-            (one,) = sampled(case.model, sample, fitted.reading, fitted.steps, [TEMPERATURE])
-            total = one if total is None else total + one
+        total, partly = at_temperature(case, names, fitted.reading, fitted.steps, TEMPERATURE)
     except LabError as error:
         return [Finding("A023", Severity.BLOCKED, "acceptance at a temperature is not known", "target", error.line,
                         "a recorded final state and the target's head",
                         remedy="record the last residual, and give the target's head rows and final norm")]  # fmt: skip
-    if total is None or not total.reached[0]:
+    if total is None:
         return []
     most = "" if total.exact else "at most "
     held = sum(n > 0 for n in total.reached)
@@ -150,6 +142,6 @@ def _sampling(case: Opened, fitted: Evaluation, walked: Walked) -> list[Finding]
         f"cumulative {most}{rates}, {RULES[0]} (the default of vLLM and SGLang)",
         evidence=f"{total.reached[0]:.0f} rows, expected and not drawn; exact for draft 1; later drafts are judged where the "
         "earlier ones are the recorded tokens: on a greedy text that is the greedy path, no sampled one" + ("" if total.exact else "; only some rows of the target's head are held")
-        + ("; " + words_of(chosen, walked) if len(chosen) < len(walked) else ""),
+        + (f"; {partly}" if partly else ""),
         remedy="" if total.exact else "give the whole target for exact numbers",
     )]  # fmt: skip

@@ -152,9 +152,14 @@ def _owner(bench: Bench, sample: Sample, reading: Reading, low: float) -> str:
     if not others:
         return ""
     best = max(others, key=lambda other: _share(bench, other, sample, reading, slice(0, FIRST)))
-    rest = slice(FIRST, THEN) if len(reply_rows(best)) > FIRST + 8 else slice(0, THEN)
+    rest = _next_rows(best)
     right = _share(bench, best, sample, reading, rest)
     return best.name if right > max(low, _share(bench, best, best, reading, rest)) + RECOVERS else ""
+
+
+def _next_rows(tokens: Sample) -> slice:
+    """Reply rows apart from those on which another sample was chosen, where the text has enough of them."""
+    return slice(FIRST, THEN) if len(reply_rows(tokens)) > FIRST + 8 else slice(0, THEN)
 
 
 def _share(bench: Bench, tokens: Sample, states: Sample, reading: Reading, part: slice) -> float:
@@ -184,8 +189,7 @@ def swapped(bench: Bench, readings: Sequence[Reading], low: float) -> Iterator[S
                 return
             best = max(others, key=lambda other: _share(bench, mine, other, reading, slice(0, FIRST)))
             pairs.append((mine.name, best.name))
-            rest = slice(FIRST, THEN) if len(reply_rows(mine)) > FIRST + 8 else slice(0, THEN)
-            held_out.append(_share(bench, mine, best, reading, rest))
+            held_out.append(_share(bench, mine, best, reading, _next_rows(mine)))
         right = [(pair, share) for pair, share in zip(pairs, held_out, strict=True) if share > low + RECOVERS]
         if len(right) >= max(2, len(samples) // 2):
             named = ", ".join(f"{a} fits the states of {b}" for (a, b), _ in right[:4])

@@ -95,9 +95,8 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
         # repairs so far were luck at the level of chance: the way begins again from the configured reading
         walk.path, walk.current = [], starts[0] if walk.bench.holds(starts[0]) else reading
     first = starts[0].shift
-    if (
-        way.lag and walk.current.shift != first and not walk.bench.recording.lag
-    ):  # a shift and a lag are one thing: the draft's own shift is kept
+    # a shift and a lag are one thing: the draft's own shift is kept
+    if way.lag and walk.current.shift != first and not again:
         way = Recording(lag=way.lag + walk.current.shift - first, form=way.form)
         walk.path = [repair for repair in walk.path if repair.field != "shift"]
         walk.current, reading = walk.current.replace(shift=first), reading.replace(shift=first)

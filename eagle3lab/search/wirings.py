@@ -114,15 +114,14 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
         order = by_rank(scores)
         if share < 1:
             keep = max(least, int(len(order) * share))
-            best = scores[max(range(len(field)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))]
-            alike += [field[i] for i in order[keep:] if _alike(scores[i], best)]
+            alike += [field[i] for i in order[keep:] if _alike(scores[i], scores[_first(scores)])]
             order = order[:keep] + [i for i in order[keep:] if field[i] == current]
         field, scores = [field[i] for i in order], [scores[i] for i in order]
     # what was left behind only because others did as well may be a tie, and is asked on all rows too
     late = [r for r in dict.fromkeys(alike) if r not in field][:ALIKE]
     if late:
         field, scores = [*field, *late], [*scores, *bench.score(late, None, None)]
-    first = max(range(len(field)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))
+    first = _first(scores)
     home = field.index(current) if current in field else first
     winner = home if paired(scores[first], scores[home]).low <= 0 else first
     ranking = [
@@ -132,6 +131,11 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
     ranking.sort(key=lambda c: (c.reading != field[winner], -c.accuracy.value, -c.loglik))
     ties = [candidate.reading for candidate in ranking[1:] if candidate.behind.low <= 0]
     return field[winner], ranking, ties
+
+
+def _first(scores: Sequence[Score]) -> int:
+    """Place of the best: by hits, of equal ones by likelihood."""
+    return max(range(len(scores)), key=lambda i: (scores[i].accuracy, scores[i].mean_loglik))
 
 
 def _alike(score: Score, best: Score) -> bool:
