@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,22 +31,27 @@ def fields(case: Opened) -> list[Finding]:
     if configured is None:
         return []
     changed = configured.diff(scan.fitted)
-    repairs = {r.field: r for r in scan.path if r.field in changed and r.field not in ("aux", "dtype")}
-    findings = [_field(case, repair) for repair in repairs.values()]
+    names = dict.fromkeys(r.field for r in scan.path if r.field in changed and r.field not in ("aux", "dtype"))
+    findings = [_field(case, [r for r in scan.path if r.field == name]) for name in names]
     return findings or [Finding("F006", Severity.PASS, "no other single convention predicts better",
                                 evidence=f"{scan.evidence}, steps 0 and 1")]  # fmt: skip
 
 
-def _field(case: Opened, repair: Repair) -> Finding:
-    gain = repair.gain
-    title = f"{repair.field}: {case.configured.program} uses {repair.old}, the draft fits {repair.new}"
-    if repair.field == "dropped":
-        title = f"dropped: {case.configured.program} {repair.old}, the draft fits when it {repair.new}"
-    signature = _signature(repair.before, repair.after)
+def _field(case: Opened, repairs: Sequence[Repair]) -> Finding:
+    """One field; a value that was refined has more than one repair."""
+    first, last = repairs[0], repairs[-1]
+    title = f"{last.field}: {case.configured.program} uses {first.old}, the draft fits {last.new}"
+    if last.field == "dropped":
+        title = f"dropped: {case.configured.program} {last.old}, the draft fits when it {last.new}"
+    if alike := [v for e in case.scan.open if e.field == last.field and not e.same for v in e.values if v != first.old]:
+        title += f" ({', '.join(alike)} {'fits' if len(alike) == 1 else 'fit'} as well)"
+    gains = [f"{r.gain.value:+.3f} accuracy over steps 0 and 1 [{r.gain.low:.3f}, {r.gain.high:.3f}]" for r in repairs]
+    if len(repairs) > 1:
+        gains = [f"{r.new}: {gain}" for r, gain in zip(repairs, gains, strict=True)]
     return Finding(
-        "F006", Severity.FAIL, title, repair.field,
-        measured=f"{gain.value:+.3f} accuracy over steps 0 and 1 [{gain.low:.3f}, {gain.high:.3f}]{signature}",
-        expected=repair.new, evidence=f"{case.scan.evidence}, paired", remedy=conventions.remedy(case, repair.field, case.scan.fitted),
+        "F006", Severity.FAIL, title, last.field,
+        measured=", then ".join(gains) + _signature(first.before, last.after),
+        expected=last.new, evidence=f"{case.scan.evidence}, paired", remedy=conventions.remedy(case, last.field, case.scan.fitted),
     )  # fmt: skip
 
 

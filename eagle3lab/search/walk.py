@@ -7,15 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from eagle3lab.aligned import Recording
 from eagle3lab.bench import Bench, Margin, Score, accuracy_of, paired
-from eagle3lab.neighbours import variants
+from eagle3lab.neighbours import guesses, variants
 from eagle3lab.outcome import Candidate, Depth, Repair
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.search.fields import STEPS, Weighed, change_of, weigh
-from eagle3lab.search.wirings import Progress, better_slot, gain, matrix, wirings
-
-WEAK = 0.1
-"""Accuracy gained by a wiring, below which other fields are tried first."""
+from eagle3lab.search.wirings import WEAK, Progress, better_slot, gain, matrix, wirings
 
 CLEAR = 0.05
 """A reading fits when the low end of its accuracy's interval lies this far above the floor, and at twice the floor
@@ -88,6 +85,8 @@ class Walk:
     def _field(self) -> tuple[Interval, Reading] | None:
         """The single change of another field that helps most, None when none helps beyond its interval."""
         changes = list(variants(self.bench.model, self.current))
+        if any(repair.field == "rope.base" for repair in self.path):  # a base is off: others near it may fit as well
+            changes += [r for r in guesses(self.bench.model, self.current) if r.rope.base != self.current.rope.base]
         self.say(f"search: {len(changes)} other single changes")
         self.weighed = weigh(self.bench, self.current, changes)
         return next(((gap, r) for gap, r in self.weighed.better if self._new(r)), None)

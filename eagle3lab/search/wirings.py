@@ -25,6 +25,9 @@ APART = 0.05
 ALIKE = 150
 """Possible ties that are asked on all rows, beside the finalists."""
 
+WEAK = 0.1
+"""Accuracy gained by a wiring, below which it may be luck among many, and other fields are tried first."""
+
 Progress = Callable[[str], None]
 
 
@@ -106,7 +109,7 @@ def together(aux: Aux, held: Iterable[int]) -> list[Aux]:
 def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Reading, list[Candidate], list[Reading]]:
     """The winner, the finalists on all rows (the winner first), and those that cannot be told from it.
 
-    The wiring in use stays in the race to the end, and wins unless another beats it beyond the interval.
+    The wiring in use stays in the race to the end, and wins unless another beats it (`beats`).
     """
     field, scores, alike = candidates, list[Score](), list[Reading]()
     for rows, count, share, least in ROUNDS:
@@ -123,7 +126,7 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
         field, scores = [*field, *late], [*scores, *bench.score(late, None, None)]
     first = _first(scores)
     home = field.index(current) if current in field else first
-    winner = home if paired(scores[first], scores[home]).low <= 0 else first
+    winner = first if beats(scores[first], scores[home], len(candidates)) else home
     ranking = [
         Candidate(r, accuracy_of(s), paired(scores[winner], s), s.mean_loglik)
         for r, s in zip(field, scores, strict=True)
@@ -131,6 +134,14 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
     ranking.sort(key=lambda c: (c.reading != field[winner], -c.accuracy.value, -c.loglik))
     ties = [candidate.reading for candidate in ranking[1:] if candidate.behind.low <= 0]
     return field[winner], ranking, ties
+
+
+def beats(best: Score, home: Score, tries: int) -> bool:
+    """Whether the best of ``tries`` readings beats the one in use: a small gain must show among so many tries."""
+    gap = paired(best, home)
+    if gap.low > 0 and gap.value < WEAK:
+        gap = paired(best, home, 1 - 0.05 / tries)
+    return gap.low > 0
 
 
 def _first(scores: Sequence[Score]) -> int:
@@ -177,4 +188,9 @@ def better_slot(bench: Bench, current: Reading, cells: dict[tuple[int, int | str
         return None
     slot, boundary = max(cells, key=lambda cell: cells[cell])
     better = current.replace(aux=(*current.aux[:slot], boundary, *current.aux[slot + 1 :]))
-    return better if better != current and gain(bench, better, current).low > 0 else None
+    if better == current:
+        return None
+    if not bench.holds(current):
+        return better
+    first, second = bench.score([better, current], None, None, likely=False)
+    return better if beats(first, second, len(cells)) else None

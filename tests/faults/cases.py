@@ -127,7 +127,9 @@ def _theta(plan: Plan) -> Plan | None:
     """Of another base than the config's: one that is configured as ten thousand, else the lowest one known."""
     if plan.reading.rope.scaling or plan.reading.rope.base != 10000.0:
         return None
-    return plan.but(config={**plan.config, "rope_theta": 1000000.0})
+    # a window leaves a base little to show: it takes more rows to tell
+    more = {"samples": 5, "length": 64} if plan.reading.window else {}
+    return plan.but(config={**plan.config, "rope_theta": 1000000.0}, **more)
 
 
 def _as_ids(plan: Plan) -> Plan | None:

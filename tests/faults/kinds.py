@@ -261,7 +261,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("rope_theta of the config ignored", "K5 ROPE", BASE.but(config={"rope_theta": 1000000.0}), ("F006",), ("rope.base", "fits 10000", "rope_theta")),
     Kind("scaling of the config ignored", "K5 ROPE", BASE.but(config={"rope_scaling": {"rope_type": "linear", "factor": 8.0}}), ("F006",), ("rope.scaling", "rope_scaling")),
     Kind("yarn trained, not configured by its factor", "K5 ROPE", BASE.but(config={"rope_scaling": {**dict(YARN), "attention_factor": 2.0}}, reading=read(rope=Rope(limit=512))), ("F006",), ("rope.",)),
-    Kind("a base that no file states", "K5 ROPE", BASE.but(reading=read(rope=Rope(base=250000.0, limit=512))), ("F006",), ("rope.base", "fits 250000")),
+    Kind("a base that no file states", "K5 ROPE", BASE.but(reading=read(rope=Rope(base=250000.0, limit=512)), samples=5, length=64), ("F006",), ("rope.base", "uses 10000", "fits 250000")),
     Kind("a scaling that no file states", "K5 ROPE", BASE.but(reading=read(rope=Rope(scaling=LINEAR, limit=512))), ("F006",), ("rope.scaling", "linear")),
     Kind("rotary layout", "K5 ROPE", BASE, ("F006",), ("rope.layout", "permute"), damage=_interleaved),
     Kind("partial rotation not trained", "K5 ROPE", BASE.but(config={"partial_rotary_factor": 0.5}), ("F006",), ("rope.partial", "partial_rotary_factor")),
