@@ -28,7 +28,7 @@ from eagle3lab.records import Finding, Interpretation, Sample
 from eagle3lab.samples import Samples
 from eagle3lab.search import search
 from eagle3lab.stats import TensorStats, Track, all_stats
-from eagle3lab.survey import Survey, survey
+from eagle3lab.survey import Survey, Trained, survey, trained
 from eagle3lab.target import Target
 
 STEPS = 5
@@ -102,11 +102,6 @@ class Case:
     def baseline(self) -> ServingRun | None:
         """The run without speculation, None when the case has none."""
         return next((r for r in self.runs if not r.speculative), None)
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Keys of the case file that this version keeps and does not use."""
-        return tuple(key for key, value in self.file.extra.items() if value)
 
     @property
     def steps(self) -> int:
@@ -228,20 +223,19 @@ class Case:
             starts += [self.plainest] if self.plainest else []
         if not starts:
             raise Blocked("no program's reading of this checkpoint can be run: " + "; ".join(self.configured.refused))
-        file = self.out / "search.json"
+        if not self.remembers:
+            return self._searched(starts)
         key = scancache.fingerprint(self.file, starts, [self.samples.file(name) for name in self.samples.headline])
-        found = scancache.load(file, key) if self.remembers else None
-        if found is None:
-            configured = self.configured.reading
-            wanted = {b for b in configured.aux if isinstance(b, int)} if configured else set()
-            used = self.samples.searchable(self.draft.arch.target_hidden, wanted)
-            found = search(self.model, used, starts, self.progress)
-            if left := len(self.samples.headline) - len(used):
-                words = f"{left} headline samples are left out: S001, S002, S008 and S010 say why"
-                found = replace(found, evidence=f"{found.evidence}; {words}")
-            if self.remembers:
-                scancache.save(file, key, found)
-        return found
+        return scancache.remembered(self.out / "search.json", key, lambda: self._searched(starts))
+
+    def _searched(self, starts: Sequence[Reading]) -> ScanResult:
+        configured = self.configured.reading
+        wanted = {b for b in configured.aux if isinstance(b, int)} if configured else set()
+        used = self.samples.searchable(self.draft.arch.target_hidden, wanted)
+        found = search(self.model, used, starts, self.progress)
+        left = len(self.samples.headline) - len(used)
+        words = f"; {left} headline samples are left out: S001, S002, S008 and S010 say why" if left else ""
+        return replace(found, evidence=found.evidence + words)
 
     def readable(self, name: str) -> Sample | None:
         """The sample, None when its file is faulty: the samples' own check says why."""
@@ -277,6 +271,11 @@ class Case:
         """One pass over all samples: finiteness, RMS, cosines, the lens (see `Survey`)."""
         self.progress(f"survey: {len(self.samples)} samples")
         return survey(self.samples, self.attempt("target"))
+
+    @cached_property
+    def trained_on(self) -> Trained | None:
+        """Which headline texts are among those it was trained on, None where the case names no such recordings."""
+        return trained(self.samples, self.file.trained_on, self.progress) if self.file.trained_on else None
 
     @cached_property
     def stats(self) -> dict[str, TensorStats]:

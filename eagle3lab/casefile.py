@@ -18,7 +18,7 @@ TABLES: dict[str, dict[str, str]] = {
     "draft": {"path": _TEXT},
     "target": {"path": _TEXT},
     "samples": {"path": _TEXT, "exclude": _LIST, "boundaries": _LIST, "final": _TEXT, "access": _TEXT},
-    "training": {"program": _TEXT, "accuracy": _LIST},
+    "training": {"program": _TEXT, "accuracy": _LIST, "samples": _TEXT},
     "scan": {"path": _TEXT},
     "parity": {"path": _TEXT, "sample": _TEXT},
 }
@@ -47,6 +47,7 @@ class CaseFile:
         access: how dumps are read, ``mmap`` or ``pread``.
         program: the trainer's name, ``""`` when not given.
         accuracy: training's accuracy per step, () when not given.
+        trained_on: recordings of texts that it was trained on, None when not given.
         runs: serving runs in order.
         parity: intermediate states that another program recorded, None when not given.
         parity_sample: the sample they were recorded on, ``""`` when the file says.
@@ -64,6 +65,7 @@ class CaseFile:
     access: str = "mmap"
     program: str = ""
     accuracy: tuple[float, ...] = ()
+    trained_on: Path | None = None
     runs: tuple[ServingRun, ...] = ()
     parity: Path | None = None
     parity_sample: str = ""
@@ -73,6 +75,11 @@ class CaseFile:
     def root(self) -> Path:
         """The folder that paths are relative to."""
         return self.path.parent
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Keys that this version keeps and does not use."""
+        return tuple(key for key, value in self.extra.items() if value)
 
 
 DUMP = ("path", "boundaries")
@@ -138,6 +145,7 @@ def read_case(file: Path) -> CaseFile:
         access=samples.get("access", "mmap"),
         program=training.get("program", ""),
         accuracy=tuple(float(a) for a in training.get("accuracy", ())),
+        trained_on=root / training["samples"] if training.get("samples") else None,
         runs=runs,
         parity=root / content["parity"]["path"] if "parity" in content else None,
         parity_sample=content.get("parity", {}).get("sample", ""),

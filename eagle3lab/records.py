@@ -228,9 +228,14 @@ class Sample:
     @property
     def spans(self) -> list[tuple[int, int]]:
         """Reply spans [a, b) of ``loss_mask``, in order."""
-        mask = [0, *(int(bool(m)) for m in self.loss_mask.tolist()), 0]
-        edges = [i for i in range(1, len(mask)) if mask[i] != mask[i - 1]]
-        return [(a - 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+        return spans_of(self.loss_mask)
+
+
+def spans_of(loss_mask: Tensor) -> list[tuple[int, int]]:
+    """Spans [a, b) of a mask [T] that are not 0, in order."""
+    mask = [0, *(int(bool(m)) for m in loss_mask.tolist()), 0]
+    edges = [i for i in range(1, len(mask)) if mask[i] != mask[i - 1]]
+    return [(a - 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,23 @@ class Samples(Mapping[str, Sample]):
         entry = self.listing.entries[name]
         return read(self._content(entry.file), self.root, self.known, name, entry.index)
 
+    def tokens(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids int64 [T] and loss mask uint8 [T] (all 1 where none is recorded); nothing is asked of the states.
+
+        Raises:
+            BadFile: its file cannot be read, or holds no token ids.
+        """
+        entry = self.listing.entries[name]
+        content = self._content(entry.file)
+        reader = reader_of(content)
+        found = reader.read(content, entry.index, self.known) if reader else None
+        ids, mask = (found.input_ids, found.loss_mask) if found else (None, None)
+        if not isinstance(ids, torch.Tensor) or ids.ndim != 1 or not len(ids) or ids.is_floating_point():
+            raise BadFile(entry.file, "holds no token ids [T] that a reader knows (docs/formats.md)")
+        if not isinstance(mask, torch.Tensor) or mask.shape != ids.shape:
+            mask = torch.ones(len(ids))
+        return ids.long(), mask.ne(0).to(torch.uint8)
+
     def __contains__(self, name: object) -> bool:
         """Whether there is a file of that name, sound or not."""
         return name in self.listing.entries

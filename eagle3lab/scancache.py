@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,15 @@ def _files(path: Path | None) -> list[Path]:
     if path is None or not path.exists():
         return []
     return sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+
+
+def remembered(file: Path, key: str, make: Callable[[], ScanResult]) -> ScanResult:
+    """What ``file`` remembers under ``key``, else what ``make`` makes, which is remembered there."""
+    found = load(file, key)
+    if found is None:
+        found = make()
+        save(file, key, found)
+    return found
 
 
 def load(file: Path, key: str) -> ScanResult | None:

@@ -48,7 +48,7 @@ def test_the_same_states_pass(folder):
     one = only(case, "E011")
     assert one.severity == Severity.PASS and "boundary 4 as training recorded it" in one.measured
     assert one.evidence == "a: 40 tokens of first"
-    assert case.unused == ()
+    assert case.file.unused == ()
     rows = views.dump_rows(case)
     assert [row["slot"] for row in rows] == [2, 4, 5] and rows[0]["verdict"] == "same"
     assert list(views.dump_errors(case)["series"]) == [2, 4, 5]

@@ -16,7 +16,7 @@ from eagle3lab.reading import Reading
 from eagle3lab.records import Interpretation, Sample
 from eagle3lab.samples import Samples
 from eagle3lab.stats import TensorStats
-from eagle3lab.survey import Survey
+from eagle3lab.survey import Survey, Trained
 from eagle3lab.target import Target
 
 
@@ -121,12 +121,12 @@ class Opened(Serving, Source, Protocol):
         """One pass over them."""
 
     @property
-    def stats(self) -> Mapping[str, TensorStats]:
-        """Statistics of the draft's tensors."""
+    def trained_on(self) -> Trained | None:
+        """Which headline texts are among those it was trained on."""
 
     @property
-    def unused(self) -> Sequence[str]:
-        """Keys of the case file that this version keeps and does not use."""
+    def stats(self) -> Mapping[str, TensorStats]:
+        """Statistics of the draft's tensors."""
 
     def attempt(self, name: str) -> Any:
         """An attribute, None where its input is missing or broken."""

@@ -22,6 +22,7 @@ from eagle3lab.checks import (
     samples,
     serving,
     sizes,
+    trained,
     vocab,
     walks,
     weights,
@@ -48,7 +49,7 @@ def findings(case: Opened, stages: Sequence[str] = ()) -> list[Finding]:
         except LabError as error:
             errors.append((stage, error))
     out = [*inputs.consequences(out, chosen), *out]
-    first = [*inputs.stopped(errors), *(inputs.unused(case.unused, "case.toml") if "weights" in chosen else [])]
+    first = [*inputs.stopped(errors), *(inputs.unused(case.file.unused, "case.toml") if "weights" in chosen else [])]
     return inputs.relative(inputs.merged([*first, *out]), case.root, inputs.places(case.file))
 
 
@@ -82,6 +83,7 @@ def _samples(case: Opened) -> list[Finding]:
         *alignment.check(case.survey, case.samples),
         *masks.check(case.survey, config, _texts(target), case.samples.headline),
         *sizes.check(case.survey, case.samples, draft, aux),
+        *trained.check(case),
     ]
 
 
@@ -109,6 +111,7 @@ def _acceptance(case: Opened) -> list[Finding]:
         *positions.check(case, best, {s.name: s for s in held}),
         *precision.check(case, best.reading, held),
         *walks.check(case, best, {s.name: s for s in held}, _texts(case.attempt("target"))),
+        *trained.remembered(case, best),
     ]
 
 

@@ -22,6 +22,7 @@ CODES = {
     "A021": "replies too short for K",
     "A022": "which tokens cost most accept length, and why",
     "A023": "expected acceptance at temperature 1",
+    "A024": "accuracy on texts that it was trained on, and on others",
 }
 
 TEMPERATURE = 1.0
