@@ -212,8 +212,9 @@ def _chosen_reading(case: Case, options: argparse.Namespace) -> Reading:
         reading = compare.reading_of(Path(options.reading))
         return reading.replace(aux=case.aux) if case.aux else reading
     if case.configured.reading is None:
-        reasons = "; ".join(case.configured.refused)
-        raise LabError(f"{case.configured.program} would not run this: {reasons}; give --reading, or correct the ids")
+        raise LabError(
+            f"{case.configured.program} gives no reading: {case.configured.unread}; give --reading, or correct the ids"
+        )
     return case.configured.reading
 
 

@@ -62,8 +62,8 @@ def open_case(
         BadOption: ``aux`` or ``device`` is not what it should be.
     """
     file, words = find_case(path)
-    folder = Path(out) if out else None
-    return Case(read_case(file), words, run, boundaries(aux), folder, steps, usable_device(device), progress)
+    folder, content = Path(out) if out else None, resolve.named(read_case(file))
+    return Case(content, words, run, boundaries(aux), folder, steps, usable_device(device), progress)
 
 
 class Case:
@@ -72,7 +72,7 @@ class Case:
     def __init__(self, file: CaseFile, found: str, run: str, aux: Aux | None, out: Path | None, steps: int, device: str,
                  progress: Callable[[str], None] | None):  # fmt: skip
         self.file, self.found, self.aux, self.device = file, found, aux, device
-        self._steps = steps
+        self._steps, self._asked = steps, bool(run)
         self.progress = progress or (lambda line: None)
         self.track: Track | None = None
         self.remembers = out is not None
@@ -200,9 +200,9 @@ class Case:
     @cached_property
     def configured(self) -> Interpretation:
         """What the chosen run makes of the checkpoint; without one, the trained reading. AUX replaces boundaries."""
-        runs = [self.run, *self.runs] if self.run else []
-        program = self.file.program
-        return resolve.configured(self.draft.arch, self.layers, self.target_type, runs, program, self.aux)
+        runs, program = [self.run, *self.runs] if self.run else [], self.file.program
+        arch, layers = self.draft.arch, self.layers
+        return resolve.configured(arch, layers, self.target_type, runs, program, self.aux, self._asked)
 
     @property
     def plainest(self) -> Reading | None:
@@ -218,7 +218,7 @@ class Case:
     def scan(self) -> ScanResult:
         """The search's result, remembered under ``out`` while no input changes (notebooks and reports only)."""
         ways = (self.configured, self.attempt("trained"), *self.everyone.values())
-        starts = [way.reading for way in ways if way and way.reading]
+        starts = [reading for way in ways if way and (reading := way.reading or way.conventions)]
         if self.configured.reading is None and not self.configured.refused:
             starts += [self.plainest] if self.plainest else []
         if not starts:

@@ -112,6 +112,7 @@ class ScanResult:
         open: the other fields' values that no row tells from the fitted one.
         suspects: content that is wrong, likeliest first.
         excluded: what was tried and did not help, in words.
+        mended: where the map was rebuilt, the changes that help once it is learned from the recording.
     """
 
     fitted: Reading
@@ -131,3 +132,4 @@ class ScanResult:
     open: tuple[Open, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     excluded: tuple[str, ...] = ()
+    mended: tuple[Repair, ...] = ()

@@ -138,6 +138,8 @@ class Interpretation:
         invented: what it makes up, in words.
         refused: why it would not run, in words.
         notes: other conventions the user should know, "by reading" where nobody ran it.
+        conventions: the reading that it would have with other layer ids, where these alone are refused; its ``aux``
+            says nothing.
     """
 
     program: str
@@ -149,6 +151,12 @@ class Interpretation:
     invented: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    conventions: Reading | None = None
+
+    @property
+    def unread(self) -> str:
+        """Why there is no reading, in words."""
+        return "; ".join(self.refused) or self.source
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from eagle3lab.listing import list_samples, suffix_of
 from eagle3lab.reading import Aux
 from eagle3lab.recordings import Content, Known
 from eagle3lab.recordings.checked import to_sample
+from eagle3lab.recordings.rows import before_copies, copied, normed, sizes
 from eagle3lab.records import Sample
 
 MOST_READ = 64
@@ -32,7 +33,7 @@ class Flaws:
     Attributes:
         held: its boundaries.
         kept: rows before a padded tail, T where there is none.
-        by_boundary: boundary → the finding that condemns it, S002 or S007.
+        by_boundary: boundary → the finding that condemns it, S002, S007, S018 or S026.
     """
 
     held: frozenset[int]
@@ -139,7 +140,7 @@ class Samples(Mapping[str, Sample]):
 
     @cached_property
     def condemned(self) -> dict[int, str]:
-        """Boundaries that most headline samples hold unsound → the finding that says so, S002 or S007.
+        """Boundaries that most headline samples hold unsound → the finding that says so, see `flaws`.
 
         A boundary that is unsound in a few samples only costs these samples, see `searchable`.
         """
@@ -179,9 +180,10 @@ class Samples(Mapping[str, Sample]):
 
 
 def flaws(sample: Sample) -> Flaws:
-    """What of ``sample`` is not finite, zero in more than one row, or the same tensor as another boundary.
+    """What of ``sample`` is not finite, zero in more than one row, copies of other rows, another boundary, or normed.
 
-    Zeros that end a text are cut off with their rows while half of it is left: only what comes before is judged.
+    Zeros and copies of one row that end a text are cut off with their rows while half of it is left: only what comes
+    before is judged.
     """
     bad: dict[int, str] = {}
     empty: dict[int, torch.Tensor] = {}
@@ -193,10 +195,16 @@ def flaws(sample: Sample) -> Flaws:
     kept = min((_before_tail(rows) for rows in empty.values()), default=sample.length)
     kept = kept if 2 * kept >= sample.length else sample.length
     bad |= {b: "S002" for b, rows in empty.items() if int(rows[:kept].sum()) > 1}
+    lags = {b: copied(state, sample.input_ids, b) for b, state in sample.states.items() if b not in bad}
+    told = min((before_copies(found, kept) for found in lags.values()), default=kept)
+    kept = told if 2 * told >= sample.length else kept
+    bad |= {b: "S018" for b, found in lags.items() if bool(found[:kept].any())}
     left = [b for b in sample.boundaries if b not in bad]
     twins = {b for b in left for c in left if b != c and _same(sample.states[b], sample.states[c])}
     if twins != set(sample.states):  # all of them the same: no wiring differs from another, and the search says so
         bad |= dict.fromkeys(twins, "S007")
+    sound = [b for b in left if b > 0 and b not in bad]  # embedding rows are of nearly one size in some models
+    bad |= {b: "S026" for b in sound if normed(sizes(sample.states[b], lags[b]))}
     return Flaws(frozenset(sample.states), kept, bad)
 
 

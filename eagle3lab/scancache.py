@@ -15,7 +15,7 @@ from eagle3lab.outcome import Candidate, Depth, Open, Repair, ScanResult, Suspec
 from eagle3lab.reading import Reading
 from eagle3lab.records import Interval
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 def fingerprint(case: CaseFile, starts: Sequence[Reading], samples: Sequence[Path]) -> str:
@@ -82,6 +82,7 @@ def to_dict(result: ScanResult) -> dict[str, Any]:
         "ranking": [{**asdict(c), "reading": c.reading.to_dict()} for c in result.ranking],
         "matrix": [[slot, boundary, value] for (slot, boundary), value in result.matrix.items()],
         "path": [asdict(repair) for repair in result.path],
+        "mended": [asdict(repair) for repair in result.mended],
         "open": [asdict(entry) for entry in result.open],
         "suspects": [asdict(suspect) for suspect in result.suspects],
     }
@@ -103,6 +104,7 @@ def from_dict(plain: dict[str, Any]) -> ScanResult:
         ),
         matrix={(int(s), b): float(v) for s, b, v in plain["matrix"]},
         path=tuple(_repair(r) for r in plain["path"]),
+        mended=tuple(_repair(r) for r in plain["mended"]),
         open=tuple(Open(o["field"], tuple(o["values"]), o["same"]) for o in plain["open"]),
         suspects=tuple(Suspect(**s) for s in plain["suspects"]),
     )

@@ -185,6 +185,8 @@ class Plan:
         own_table: whether the file holds embed_tokens.
         token_gain: how much louder than usual the token speaks, against the states.
         trained: whether matrices look trained rather than drawn by an initialiser.
+        misses: share of rows in which the target says another token than the draft, any of its vocabulary.
+        frequent: whether these are drawn as words are, a few of them most of the time.
     """
 
     reading: Reading = field(default_factory=lambda: Reading(aux=(2, 4, 5)))
@@ -203,6 +205,8 @@ class Plan:
     own_table: bool = False
     token_gain: float = 1.0
     trained: bool = False
+    misses: float = 0.0
+    frequent: bool = False
     seed: int = 0
 
     def but(self, **changes: Any) -> Plan:
@@ -334,6 +338,10 @@ def record(naive: Naive, plan: Plan, rng: np.random.Generator, source: Source) -
             fused = naive.fuse([states[k][t] for k in r.aux])
             handed_on, logits = naive.feed(caches, tokens[t + r.shift], fused, t)
             tokens.append(naive.hot[int(np.argmax(logits))])
+            if plan.misses and rng.random() < plan.misses:
+                tokens[-1] = (
+                    min(int(rng.zipf(1.5)) if plan.frequent else int(rng.integers(1 << 30)), 1 << 30) % plan.shape.vocab
+                )
     return np.array(tokens[:length]), states
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -119,16 +120,23 @@ def test_a005_needs_texts_of_different_lengths():
     assert not positions._lengths([r for i in range(8) for r in rows(60, 0.7, i, f"a{i}", 60)])
 
 
+def bad_head(kinds=("block",)):
+    """What A006 asks of a case: the suspects of its search."""
+    return SimpleNamespace(scan=SimpleNamespace(suspects=[SimpleNamespace(kind=kind) for kind in kinds]))
+
+
 def test_a006_names_the_part_of_the_vocabulary_that_is_never_drafted():
     lost = [Row(r.sample, r.position, r.length, r.token, r.hit and r.token < 32, True) for r in rows(400)]
-    (one,) = positions._blocks(lost, 64)
+    (one,) = positions._blocks(bad_head(), lost, 64)
     assert one.severity == FAIL
-    assert "tokens 32 … 63" in one.title
+    assert one.title == "tokens 32 … 39, 40 … 47, 48 … 55, 56 … 63 are almost never drafted"
+    (rare,) = positions._blocks(bad_head(kinds=()), lost, 64)
+    assert rare.severity == INFO  # the head's rows say nothing else: hard tokens are seldom drafted too
     hard = [
         Row(r.sample, r.position, r.length, r.token, r.hit and (r.token < 32 or i % 4 == 0), True)
         for i, r in enumerate(rows(400))
     ]
-    assert [f.severity for f in positions._blocks(hard, 64)] == [PASS]
+    assert [f.severity for f in positions._blocks(bad_head(), hard, 64)] == [PASS]
 
 
 def test_a007_is_the_product():

@@ -518,6 +518,45 @@ def test_engines_are_chosen_by_name_and_version():
         resolve.everyone(arch(), L, "llama", ["tgi"])
 
 
+def test_whose_reading_is_configured_where_an_engine_is_not_known():
+    odd, known = run("exllama", ids=(3, 4, 5)), run("vllm", "0.32.0", "v1", ids=(3, 4, 5))
+    sound = arch(nested((1, 14, 26)))
+
+    def of(*runs, **how):
+        return resolve.configured(
+            sound, L, "llama", runs, how.get("program", ""), how.get("aux"), how.get("chosen", False)
+        )
+
+    assert of(odd, known).program == "vllm 0.32.0 v1"
+    asked = of(odd, odd, known, chosen=True)
+    assert (asked.reading, resolve.strange(asked), resolve.guessed(asked)) == (None, True, False)
+    assert of(known, odd, chosen=True).program == "vllm 0.32.0 v1"
+    guess = of(odd)
+    assert (guess.reading.aux, resolve.strange(guess), resolve.guessed(guess)) == ((2, 15, 27), True, True)
+    assert "aux_ids [3, 4, 5]" in guess.source
+    assert of(odd, program="own").reading is None  # nobody's reading to stand in
+    assert "exllama" in of(odd, program="own").source
+    by_hand = of(odd, aux=(1, 2, 3))
+    assert (by_hand.reading.aux, resolve.strange(by_hand), resolve.guessed(by_hand)) == ((1, 2, 3), True, False)
+    assert not resolve.strange(of()) and not resolve.guessed(of())
+    idle = ServingRun("none", "exllama", steps=0)
+    assert of(idle) == of()
+
+
+def test_which_refusals_other_ids_would_end():
+    norm = arch(tensors=("input_norm.weight",))
+
+    def ended(draft, engine, ids):
+        return resolve.id_faults(draft, L, "llama", run(engine, ids=ids))
+
+    assert len(ended(arch(), "vllm", (2, 2, 99))) == 2
+    assert ["fc takes 3 states" in r for r in ended(norm, "vllm", (2, 4))] == [True]  # the norm is another matter
+    assert ended(norm, "vllm", (2, 4, 5)) == ()
+    assert len(ended(arch(), "sglang", (2, 4))) == len(ended(arch(), "trtllm", (2, 4))) == 1
+    assert len(ended(arch(), "llamacpp", (2, 4))) == 1
+    assert ended(arch(aux=2), "llamacpp", (2, 4, 5)) == ()  # it takes three states whatever the ids
+
+
 def test_only_a_made_up_head_accepts_nothing():
     """sglang#27908: without lm_head SGLang starts from initial values, and vLLM takes the target's."""
     headless = arch(without=("lm_head.weight",))

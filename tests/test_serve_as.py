@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
+from naive import Naive
 from planted import CASE, VLLM_RUN, Plan, Shape, World, make
 
 from eagle3lab import Reading, open_case, views
@@ -300,3 +303,175 @@ def test_neighbours_of_a_boundary_that_is_not_recorded_may_stand_in(tmp_path):
     wrong.write_text(wrong.read_text() + "[training]\naccuracy = [0.9]\n")
     (two,) = found(wrong, "F003", "forward")
     assert two.severity is Severity.FAIL and "fits (2, 4, 5)" in two.title
+
+
+STRANGE = '[[serving]]\nname = "lcpp"\nengine = "exllama"\nsteps = 3\n'
+KNOWN = "engine 'exllama' is not known; known: vllm, sglang, trtllm, llamacpp"
+
+
+def strange(world: World) -> None:
+    world.toml = CASE.format(ids=list(world.ids)) + STRANGE
+
+
+def coded(findings: list[Finding]) -> dict[str, Finding]:
+    return {f.code: f for f in findings}
+
+
+def test_a_run_that_was_asked_for_is_never_judged_by_another_ones_engine(tmp_path):
+    case = open_case(written(tmp_path, PLAN, strange), run="lcpp")
+    assert case.configured.reading is None
+    assert KNOWN in case.configured.source
+    by_code = coded(case.findings("forward"))
+    assert by_code["F008"].severity is by_code["F003"].severity is Severity.BLOCKED
+    assert KNOWN in by_code["F008"].title
+    assert "fits boundaries (2, 4, 5)" in by_code["F003"].title
+    assert "F006" not in by_code
+    assert "run 'run': vllm 0.32.0 v1 reads the draft as it fits" in by_code["F013"].title  # which is another run
+    by_hand = open_case(tmp_path / "case.toml", run="lcpp", aux="2,4,5")
+    by_code = coded(by_hand.findings("forward"))
+    assert by_code["F003"].severity is Severity.PASS
+    assert "F008" not in by_code
+
+
+def test_a_run_of_an_unknown_engine_is_named_where_another_one_is_judged(tmp_path):
+    case = written(tmp_path, PLAN, strange)
+    (one,) = found(case, "F013", "forward")
+    assert one.severity is Severity.BLOCKED
+    assert "run 'lcpp' (engine 'exllama')" in one.title
+    assert coded(open_case(case).findings("forward"))["F003"].severity is Severity.PASS
+    head, serving = case.read_text().split("[[serving]]", 1)  # the unknown one first, a nameless engine last
+    case.write_text(
+        head + STRANGE + "[[serving]]" + serving.removesuffix(STRANGE) + '[[serving]]\nname = "x"\nsteps = 2\n'
+    )
+    by_code = coded(open_case(case).findings("forward"))
+    assert by_code["F003"].severity is Severity.PASS
+    assert "runs 'lcpp' (engine 'exllama'), 'x' (no engine named)" in by_code["F013"].title
+    case.write_text(re.sub(r"(?s)\[samples\].*?\n(?=\[\[)", "", case.read_text()))  # nor does it take a recording
+    assert "'lcpp'" in coded(open_case(case).findings("forward"))["F013"].title
+
+
+def test_what_stands_in_for_an_unknown_engine_is_said_to_be_a_guess(tmp_path):
+    """Its aux_ids are numbers of an engine that nobody knows: specforge's defaults, (2, 5, 7), convict nobody."""
+    wide = PLAN.but(held=(2, 3, 4, 5, 7))
+
+    def only(world: World) -> None:
+        world.toml = CASE.replace(VLLM_RUN, 'engine = "lmdeploy"\n').format(ids=list(world.ids))
+
+    case = open_case(written(tmp_path / "guess", wide, only))
+    by_code = coded(case.findings("forward"))
+    assert by_code["F003"].severity is Severity.UNDETERMINED
+    assert "specforge (a guess: engine 'lmdeploy' is not known)" in by_code["F003"].title
+    assert "feeds boundaries" not in by_code["F003"].title
+    assert by_code["F008"].severity is Severity.BLOCKED
+    assert "aux_ids [2, 4, 5]" in by_code["F008"].title
+    assert "trained reading of specforge, which the checkpoint looks like, stands in" in by_code["F008"].title
+    assert "F013" not in by_code
+
+    fits = open_case(written(tmp_path / "fits", wide.but(config=IDS), only))
+    by_code = coded(fits.findings("forward"))
+    assert by_code["F003"].severity is Severity.PASS
+    assert "as read by specforge (a guess" in by_code["F003"].title
+    assert by_code["F008"].severity is Severity.BLOCKED
+    none = tmp_path / "fits" / "case.toml"
+    none.write_text(none.read_text().split("[[serving]]")[0])  # no run at all: configured = trained, and no guess
+    assert open_case(none).configured == open_case(none).trained
+
+
+def test_a_chosen_run_that_drafts_nothing_says_who_is_judged(tmp_path):
+    case = written(tmp_path, PLAN)
+    case.write_text(case.read_text() + '[[serving]]\nname = "none"\nengine = "vllm"\nsteps = 0\n')
+    assert "F013" not in coded(open_case(case).findings("forward"))
+    one = coded(open_case(case, run="none").findings("forward"))["F013"]
+    assert (one.severity, "judge run 'run'" in one.title) == (Severity.INFO, True)
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [("llama.cpp", "llamacpp"), ("llama-cpp", "llamacpp"), ("tensorrt-llm", "trtllm"), ("TensorRT_LLM", "trtllm"),
+     ("trt-llm", "trtllm"), ("vLLM", "vllm"), ("SGLang", "sglang"), ("exLlama", "exLlama")],
+)  # fmt: skip
+def test_engines_may_be_spelled_as_usual(tmp_path, capsys, engine, name):
+    file = tiny.write_case(tmp_path, tiny.TOML + tiny.RUN.replace('"vllm"', f'"{engine}"'))
+    file.write_text(file.read_text() + '[training]\nprogram = "SpecForge"\n')
+    case = open_case(file)
+    assert case.run.engine == name
+    assert case.trainer == "specforge"
+    assert case.configured.program.startswith("specforge (a guess" if name == "exLlama" else f"{name} ")
+    if name != "exLlama":
+        assert list(json.loads(served(capsys, file, "--json", "--engine", engine)[1])["served"])[0].startswith(name)
+
+
+def rewritten(world: World, remedy: str) -> dict[str, np.ndarray]:
+    """The draft's weights after doing what the remedy says, to the letter."""
+    weights, width = dict(world.weights), world.plan.shape.target_hidden
+    old = np.split(weights["fc.weight"], weights["fc.weight"].shape[1] // width, axis=1)
+    norms = {name: w for name, w in weights.items() if name.startswith("fc_norm.")}
+    if "multiply the columns of each by its own old fc_norm.k" in remedy:
+        ones = re.search(r"new ((?:fc_norm\.\d(?:, )?)+) = ones", remedy)[1].split(", ")
+    else:
+        ones = []
+    new = []
+    for j, (slots, _) in enumerate(
+        re.findall(r"new block \d = ((?:old block \d(?: \+ )?)+) \(boundary (\d+)\)", remedy)
+    ):
+        parts = [int(i) for i in re.findall(r"\d", slots)]
+        scaled = f"fc_norm.{j}" in ones
+        new.append(sum(old[i] * norms[f"fc_norm.{i}.weight"] if scaled else old[i] for i in parts))
+    weights["fc.weight"] = np.concatenate(new, 1)
+    for name in norms:
+        del weights[name]
+    for j, i in re.findall(r"new fc_norm\.(\d) = old fc_norm\.(\d)", remedy):
+        weights[f"fc_norm.{j}.weight"] = norms[f"fc_norm.{i}.weight"]
+    weights |= {f"{name}.weight": np.ones(width, np.float32) for name in ones}
+    if "entries of input_norm.weight in the same blocks" in remedy:
+        blocks = np.split(weights["input_norm.weight"], len(old))
+        order = [int(i) for i in re.findall(r"new block \d = old block (\d)", remedy)]
+        weights["input_norm.weight"] = np.concatenate([blocks[i] for i in order])
+    return weights
+
+
+def logits(world: World, weights: dict[str, np.ndarray], reading: Reading) -> np.ndarray:
+    """What the naive forward says of the first text, teacher-forced."""
+    shape, (tokens, states) = world.plan.shape, world.texts[0]
+    naive = Naive(weights, reading, shape.heads, shape.head_dim, shape.eps, table=world.source.table,
+                  target_head=world.source.head_rows)  # fmt: skip
+    caches = naive.caches()
+    return np.stack([naive.feed(caches, int(tokens[t + 1]), naive.fuse([states[k][t] for k in reading.aux]), t)[1]
+                     for t in range(len(tokens) - 1)])  # fmt: skip
+
+
+FC_NORM = {"norms": "fc_norm", "config": {"fc_norm": True}}
+ALL_NORM = {"norms": "input_norm", "config": {"norm_before_fc": True}}
+REORDERED = {
+    "another order": ((5, 4, 2), "none", {}, (2, 4, 5)),
+    "another order, a norm each": ((4, 5, 2), "fc_norm", FC_NORM, (2, 4, 5)),
+    "another order, one norm": ((4, 5, 2), "input_norm", ALL_NORM, (2, 4, 5)),
+    "a boundary twice": ((2, 2, 4), "none", {"ids": (2, 3, 4)}, (2, 4)),
+    "twice and in another order": ((5, 2, 5), "none", {}, (2, 5)),
+    "twice, a norm each": ((4, 2, 4), "fc_norm", FC_NORM, (2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_a_wiring_that_no_ids_give_is_rewritten_and_predicts_the_same(tmp_path, name):
+    aux, aux_norm, more, order = REORDERED[name]
+    world = make(PLAN.but(reading=Reading(aux=aux, aux_norm=aux_norm), **more))
+    (one,) = [f for f in open_case(world.write(tmp_path)).findings("forward") if f.code == "F003"]
+    assert one.severity is Severity.FAIL
+    assert "not expressible" not in one.remedy
+    assert f'vllm: "eagle_aux_hidden_state_layer_ids": {list(order)}' in one.remedy
+    reading = world.plan.reading
+    before = logits(world, world.weights, reading)
+    after = logits(world, rewritten(world, one.remedy), reading.replace(aux=order))
+    np.testing.assert_allclose(after, before, atol=2e-5)
+    untouched = world.weights if len(order) == len(aux) else None
+    assert untouched is None or np.abs(logits(world, untouched, reading.replace(aux=order)) - before).max() > 0.1
+    assert ("llamacpp" in one.remedy.split("served with")[-1]) is (aux_norm != "fc_norm")  # it has no fc_norm
+
+
+def test_a_boundary_twice_under_one_norm_is_not_said_to_be_mended_by_an_edit(tmp_path):
+    case = written(tmp_path, PLAN.but(reading=Reading(aux=(2, 2, 4), aux_norm="input_norm"), ids=(2, 3, 4), **ALL_NORM))
+    (one,) = found(case, "F003", "forward")
+    assert "permute" not in one.remedy
+    assert "no edit of the file" in one.remedy
+    assert 'serve the file with llamacpp: "eagle_aux_hidden_state_layer_ids": [2, 2, 4]' in one.remedy

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from faults.kinds import BASE, KINDS, WIDE, _engine_low, _rebuilt, _two_swapped
+from faults.kinds import BASE, KINDS, WIDE, _engine_low, _rebuilt, _roll, _rotated, _two_swapped, read
 from faults.variants import VARIANTS
 from naive import Naive
 from planted import Plan, World, make
 
 from eagle3lab import open_case
+from eagle3lab.reading import Rope
 from eagle3lab.records import Finding, Severity
 from eagle3lab.samples import Samples, flaws, read_sample
 
@@ -191,7 +192,7 @@ def bad_half(world: World) -> None:
 def test_bad_head_rows_are_named_by_block_and_blamed_on_nothing_else(tmp_path, seed):
     findings = said(tmp_path, BASE.but(samples=5, length=80, seed=seed), bad_half)
     (one,) = of(findings, "F011")
-    assert one.title.startswith("tokens 32 … ")
+    assert one.title.startswith("the head's rows of tokens 32 … ")
     assert one.where == "lm_head.weight"
     assert failed(findings) == {"F011", "A006"}
 
@@ -289,3 +290,75 @@ def test_an_unsound_boundary_blocks_the_prediction_too(tmp_path):
     assert codes["E001"].severity is Severity.BLOCKED and "1.15" in codes["E001"].title
     assert "boundary 4, 5 of the recording is not sound" in codes["E001"].evidence
     assert not {"E010", "E013", "E006"} & set(codes)
+
+
+def test_every_sample_that_is_displaced_is_named_with_its_own_lag(tmp_path):
+    lags = (2, 4, 0, -3, 0)
+
+    def moved(world):
+        world.texts = [
+            (tokens, {k: np.roll(v, -lag, 0) for k, v in states.items()})
+            for lag, (tokens, states) in zip(lags, world.texts, strict=True)
+        ]
+
+    findings = said(tmp_path, BASE.but(samples=5, length=64), moved, stages=("forward",))
+    assert {f.title for f in of(findings, "F011")} == {
+        f"planted_{i}: its rows are displaced: row r holds the state of position r {lag:+d}"
+        for i, lag in enumerate(lags)
+        if lag
+    }
+    (whole,) = of(findings, "F005")
+    assert whole.severity == "UNDETERMINED" and "predicts the other 2 samples" in whole.title
+
+
+def test_a_weak_draft_has_no_bad_rows_in_its_head(tmp_path):
+    """Tokens that are rare or hard are drafted seldom; what is said of them is right as often as of others."""
+    for seed in (13, 21):
+        findings = said(
+            tmp_path / str(seed), BASE.but(misses=0.65, frequent=seed == 13, seed=seed, samples=8, length=160)
+        )
+        assert not failed(findings)
+
+
+def test_a_rotated_basis_is_not_a_lost_part_of_the_head(tmp_path):
+    """Without boundary 0 nothing turns the basis back; blocks of ids are told apart only beside some that are sound."""
+    findings = said(tmp_path, BASE.but(samples=5, length=64, seed=1), _rotated, stages=("forward",))
+    assert failed(findings) == {"F005"}
+
+
+def test_rows_too_few_to_tell_give_no_verdict_on_the_content(tmp_path):
+    (found,) = of(said(tmp_path, BASE.but(samples=1, length=8, prompt=2), stages=("forward",)), "F005")
+    assert found.severity == "UNDETERMINED" and "5 rows are too few" in found.title
+
+
+def test_a_shift_that_the_recording_may_have_made_is_said_as_such(tmp_path):
+    (found,) = of(said(tmp_path / "a", BASE.but(samples=5, length=64), _roll(1), stages=("forward",)), "F006")
+    assert found.severity == "FAIL" and "or the recording's rows are one early" in found.title
+    plan = BASE.but(samples=5, length=64, held=(0, 2, 3, 4, 5))
+    (found,) = of(said(tmp_path / "b", plan, _roll(1), stages=("forward",)), "F006")
+    assert found.severity == "BLOCKED" and "S017 blocks this" in found.title
+
+
+def test_a_refined_value_is_told_from_the_configured_one(tmp_path):
+    """The search came by 500000; the engine uses what it is configured with."""
+    plan = BASE.but(reading=read(rope=Rope(base=250000.0, limit=512)), samples=5, length=64, seed=5)
+    (found,) = of(said(tmp_path, plan, stages=("forward",)), "F006")
+    assert found.title == "rope.base: vllm 0.32.0 v1 uses 10000, the draft fits 250000"
+    assert found.measured.startswith("500000: +0.") and ", then 250000: +0." in found.measured
+
+
+def test_a_boundary_of_other_requests_does_not_become_a_wrong_wiring(tmp_path):
+    """Its neighbours stand in for it and fit better; without a boundary next to it no other check sees it."""
+    plan = BASE.but(linked=0, samples=5, length=64, held=(2, 4, 5))
+    (found,) = of(said(tmp_path, plan, of_others(2), stages=("forward",)), "F003")
+    assert found.severity == BLOCKED and "boundary 2 as recorded shares nothing with any other" in found.title
+
+
+@pytest.mark.parametrize(("lag", "shift"), [(-3, 2), (4, 0)])
+def test_a_lag_is_the_recording_s_and_what_is_left_of_the_shift_the_draft_s(lag, shift, tmp_path):
+    plan = BASE.but(held=(0, 2, 4, 5), reading=read(shift=shift), samples=5, length=64)
+    findings = said(tmp_path, plan, _roll(lag), stages=("samples", "forward"))
+    (displaced,) = of(findings, "F010")
+    assert f"position r {lag:+d}" in displaced.title
+    (own,) = of(findings, "F006")
+    assert own.severity == FAIL and f"the draft fits {shift}" in own.title and "retrain" in own.remedy

@@ -168,3 +168,62 @@ def test_latent_attention_is_traced_and_its_mismatch_named(tmp_path):
 
     with pytest.raises(BadShape, match=r"(?s)kv_b_proj.*\[28, 7\] takes width 7; width 6 arrives.*kv_lora_rank"):
         trace(draft(tmp_path / "narrow", narrow), READING, 9)
+
+
+TURNED = {
+    "fc.weight": ("[A·Ht, H]", "[48, 16]"),
+    "midlayer.self_attn.q_proj.weight": ("[2H, nh·d]", "[32, 16]"),
+    "midlayer.self_attn.k_proj.weight": ("[2H, nkv·d]", "[32, 8]"),
+    "midlayer.self_attn.v_proj.weight": ("[2H, nkv·d]", "[32, 8]"),
+    "midlayer.mlp.gate_proj.weight": ("[H, I]", "[16, 24]"),
+    "midlayer.mlp.up_proj.weight": ("[H, I]", "[16, 24]"),
+    "midlayer.mlp.down_proj.weight": ("[I, H]", "[24, 16]"),
+    "layers.1.self_attn.k_proj.weight": ("[H, nkv·d]", "[16, 8]"),
+    "layers.1.mlp.down_proj.weight": ("[I, H]", "[24, 16]"),
+    "embed_tokens.weight": ("[H, V]", "[16, 64]"),
+}
+"""Square ones, here o_proj, show nothing."""
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_transposed_matrix_is_recognised_from_its_shape(tmp_path, name):
+    symbols, shape = TURNED[name]
+
+    def turn(tensors):
+        tensors["embed_tokens.weight"] = torch.ones(64, 16)
+        tensors[name] = tensors[name].T.contiguous()
+
+    error = misfit(draft(tmp_path, turn, layers=2), READING.replace(embedding="own"))
+    assert name in error.found
+    assert error.hypotheses[0].startswith(f"stored transposed: {name} is {shape} = {symbols}")
+    assert "transpose it on export" in error.hypotheses[0]
+    assert not any("give 1 boundaries" in cause or "EAGLE-1/2" in cause for cause in error.hypotheses)
+
+
+def test_o_proj_is_recognised_where_its_heads_are_not_as_wide_as_the_state(tmp_path):
+    def wide(tensors):
+        for p, rows in (("q", 32), ("k", 16), ("v", 16)):
+            tensors[f"midlayer.self_attn.{p}_proj.weight"] = torch.ones(rows, 32)
+        tensors["midlayer.self_attn.o_proj.weight"] = torch.ones(32, 16)
+
+    error = misfit(draft(tmp_path, wide, {"head_dim": 8}))
+    assert error.hypotheses[0].startswith("stored transposed: midlayer.self_attn.o_proj.weight is [32, 16] = [nh·d, H]")
+
+
+def test_all_matrices_transposed_show_at_the_first(tmp_path):
+    def turn(tensors):
+        tensors.update({n: t.T.contiguous() for n, t in tensors.items() if t.dim() == 2 and n != "lm_head.weight"})
+
+    assert misfit(draft(tmp_path, turn)).hypotheses[0].startswith("stored transposed: fc.weight")
+
+
+def test_a_plain_layer_of_wide_heads_is_no_transposed_one(tmp_path):
+    """q_proj [2H, H] of a layer that takes H, with heads of twice the usual width: o_proj tells."""
+
+    def plain(tensors):
+        for p, rows in (("q", 32), ("k", 16), ("v", 16)):
+            tensors[f"midlayer.self_attn.{p}_proj.weight"] = torch.ones(rows, 16)
+        tensors["midlayer.self_attn.o_proj.weight"] = torch.ones(16, 32)
+
+    error = misfit(draft(tmp_path, plain, {"head_dim": None}))
+    assert "plain decoder layer" in error.hypotheses[0]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from statistics import median
-
-from torch import Tensor
 
 from eagle3lab.gap import dumps as compared
 from eagle3lab.records import Finding, Severity
 from eagle3lab.samples import Samples
-from eagle3lab.stats import Level, best_step
 from eagle3lab.survey import Survey
 from eagle3lab.survey.alignment import LEAST
+from eagle3lab.survey.stories import GOOD, breaks, stories
 
 CODES = {
     "S017": "rows of the states against the tokens: a lag",
@@ -22,11 +20,6 @@ CODES = {
 }
 
 MOST = 5
-GOOD, BAD = 0.5, 0.15
-"""Shares of right next tokens between which nothing is said: sampled replies reach a half, foreign rows chance."""
-
-Story = tuple[str, str, str]
-"""Sample, what is wrong, by which evidence."""
 
 
 def check(found: Survey, samples: Samples) -> list[Finding]:
@@ -52,8 +45,8 @@ def foreign(found: Survey) -> dict[str, tuple[str, str]]:
     """Sample → (what is wrong, evidence), for samples that hold rows of another place."""
     out: dict[str, tuple[str, str]] = {}
     moved = lagging(found)
-    for name, what, why in (*_by_embedding(found), *_by_lens(found), *_by_pairs(found)):
-        if name not in moved:
+    for name, what, why in stories(found):
+        if name not in moved or _copies(what):
             out.setdefault(name, (what, why))
     return out
 
@@ -133,7 +126,7 @@ def condemned(found: Survey, known: Mapping[int, str]) -> dict[int, str]:
         odd = [o for (_, k), o in found.odd.items() if k == b]
         if 2 * len(odd) > sum(b in held for held in found.held.values()):
             out.setdefault(b, {"late": "S017", "foreign": "S018", "span": "S018", "increment": "S009"}[odd[0].kind])
-    broken = {key for key, step in found.steps.items() if _breaks(step)}
+    broken = {key for key, step in found.steps.items() if breaks(step)}
     for code, keys in (("S017", set(found.apart)), ("S018", broken)):
         for pair in {pair for _, pair in keys}:  # where none can be said to be the strange one, both are in question
             if 2 * sum(other == pair for _, other in keys) >= len(found.held) and not out.keys() & set(pair):
@@ -147,97 +140,47 @@ def condemned(found: Survey, known: Mapping[int, str]) -> dict[int, str]:
 
 
 def _foreign(found: Survey) -> list[Finding]:
-    stories = foreign(found)
+    told = foreign(found)
     kinds: dict[str, list[str]] = {}
-    for name, (what, _) in stories.items():
-        kinds.setdefault(what if len(stories) <= MOST else what.split(" from row")[0], []).append(name)
-    return [
-        Finding(
-            "S018", Severity.FAIL, f"{', '.join(names[:MOST])}{' …' if len(names) > MOST else ''}: {what}",
-            f"{names[0]}: h.*", stories[names[0]][1], "states of these very tokens in every row",
-            f"{len(found.writers)} samples, row by row",
-            "something is added after (or before) this boundary is captured, as deepstack does in an image's span: capture where "
-            "the trainer did, or train on boundaries past it" if "hold something" in what else
-            "a capture that mixed requests (batches, chunked prefill, several calls): record again, one request at a time",
-        )
-        for what, names in kinds.items()
-    ]  # fmt: skip
+    for name, (what, _) in told.items():
+        kind = _boundaries_only(what) if _copies(what) else what if len(told) <= MOST else what.split(" from row")[0]
+        kinds.setdefault(kind, []).append(name)
+    out = []
+    for kind, names in kinds.items():
+        what, why = told[names[0]]
+        if _copies(what) and len({told[name][0] for name in names}) == 1:
+            kind = what
+        elif _copies(what):
+            why = "; ".join(f"{name}: {told[name][0]}" for name in names[:MOST])
+        out.append(Finding(
+            "S018", Severity.FAIL, f"{', '.join(names[:MOST])}{' …' if len(names) > MOST else ''}: {kind}",
+            f"{names[0]}: h.*", why,
+            "states of these very tokens in every row", f"{len(found.writers)} samples, row by row", _remedy(what),
+        ))  # fmt: skip
+    return out
 
 
-def _by_embedding(found: Survey) -> Iterator[Story]:
-    for name, step in found.embedding_step.items():
-        if abs(step.before - step.after) > 0.8:
-            side = f"from row {step.place} on" if step.before > step.after else f"up to row {step.place - 1}"
-            yield name, f"the rows {side} do not belong to these tokens", (
-                f"boundary 0 equals the embedding in {step.before:.2f} of {step.n[0]} rows before, {step.after:.2f} of "
-                f"{step.n[1]} after")  # fmt: skip
+def _copies(what: str) -> bool:
+    """Whether a story is of rows that are copies of others."""
+    return " copies of " in what or " repeat rows " in what
 
 
-def _by_lens(found: Survey) -> Iterator[Story]:
-    """Parts of a sample, then whole samples among others whose last state does predict."""
-    if found.picks is None:
-        return
-    lag, picks = found.picks.lag, found.picks.by_sample
-    sound = [name for name, pick in picks.items() if pick.share(lag) > GOOD]
-    for name, pick in picks.items():
-        hits = pick.hits(lag)
-        words = f"the last state predicts {float(hits.mean()) if len(hits) else 0:.2f} of {len(hits)} next tokens"
-        if len(hits) >= LEAST // 2 and pick.share(lag) < BAD and len(sound) > len(picks) / 2:
-            share = median(picks[n].share(lag) for n in sound)
-            yield name, "states do not belong to their tokens", f"{words}, in the others {share:.2f}"
-        elif found.masks[name][0] < found.masks[name][1] and (step := _step(hits)) is not None:
-            # without a mask the user's own words count as reply, and no model predicts those
-            row = int(pick.rows[step.place])
-            side = f"from row {row} on" if step.before > step.after else f"up to row {row - 1}"
-            yield name, f"the rows {side} do not belong to these tokens", (
-                f"the last state predicts {step.before:.2f} of {step.n[0]} next tokens before, {step.after:.2f} of "
-                f"{step.n[1]} after")  # fmt: skip
+def _boundaries_only(what: str) -> str:
+    """A story of copies without its row numbers: texts end at other places."""
+    clauses = (clause.partition(" at boundar") for clause in what.split("; "))
+    return "; ".join(re.sub(r"\d+", "N", words) + at + held for words, at, held in clauses)
 
 
-def _step(hits: Tensor) -> Level | None:
-    step = best_step(hits, 8)
-    if step is None or step.score < 6:
-        return None
-    high, low = max(step.before, step.after), min(step.before, step.after)
-    return step if high > GOOD and low < BAD else None
-
-
-def _breaks(step: Level) -> bool:
-    """Whether two boundaries are of the same tokens on one side of a row only."""
-    high, low = max(step.before, step.after), min(step.before, step.after)
-    return high > GOOD and low < 0.2 and high - low > 0.4 and step.score > 8
-
-
-def _by_pairs(found: Survey) -> Iterator[Story]:
-    for (name, b), odd in found.odd.items():
-        if odd.kind == "foreign":
-            others = " and ".join(map(str, odd.beside))
-            what = f"boundary {b} holds rows of another place than boundaries {others}"
-            yield name, what, (f"it shares a cosine of {odd.here:.2f} with {others}; {odd.shared:.2f} is shared without it "
-                               "(mean row taken out)")  # fmt: skip
-        if odd.kind == "span":
-            yield name, f"rows {odd.rows[0]} to {odd.rows[1]} of boundary {b} hold something that its neighbours lack", (
-                f"the increment from boundary {odd.beside[0]} to {b} is taken back by the next one there: cosine "
-                f"{odd.shared:.2f}, {odd.here:.2f} in the other rows")  # fmt: skip
-    for (name, (a, b)), step in found.steps.items():
-        if (name, a) in found.odd or (name, b) in found.odd:
-            continue
-        if _breaks(step):
-            side = f"from row {step.place + 1} on" if step.before > step.after else f"up to row {step.place}"
-            yield name, f"the rows {side} of boundary {a} or {b} do not belong to these tokens", (
-                f"boundaries {a} and {b} share a cosine of {step.before:.2f} in {step.n[0]} rows before, {step.after:.2f} in "
-                f"{step.n[1]} after (mean row taken out)")  # fmt: skip
-    by_pair: dict[tuple[int, int], dict[str, float]] = {}
-    for (name, pair), value in found.centred.items():
-        by_pair.setdefault(pair, {})[name] = value
-    for (a, b), values in by_pair.items():
-        usual = median(values.values())
-        for name, value in values.items():
-            if (name, a) in found.odd or (name, b) in found.odd:
-                continue
-            if len(values) > 2 and usual > GOOD and value < BAD and (name, (a, b)) not in found.apart:
-                yield name, f"boundaries {a} and {b} are not of the same tokens", (
-                    f"they share a cosine of {value:.2f}, {usual:.2f} in the other samples (mean row taken out)")  # fmt: skip
+def _remedy(what: str) -> str:
+    if _copies(what):
+        return ("a buffer that was stored beyond its last row (a writer that fills up to a fixed length), or stored twice: record "
+                "again and store as many rows as tokens; where one row is repeated at the end, cut tokens, mask and states before it")  # fmt: skip
+    if "hold something" in what:
+        return ("something is added after (or before) this boundary is captured, as deepstack does in an image's span: capture where "
+                "the trainer did, or train on boundaries past it")  # fmt: skip
+    return (
+        "a capture that mixed requests (batches, chunked prefill, several calls): record again, one request at a time"
+    )
 
 
 def _blocks(found: Survey) -> list[Finding]:

@@ -2,26 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from eagle3lab.checks import edits
 from eagle3lab.checks.evidence import Opened
+from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES, in_words, resolve
-from eagle3lab.reading import Reading
+from eagle3lab.reading import Aux, Reading, show
+from eagle3lab.trace.causes import turned
 
 RETRAIN = "this is in the trained weights: no config edit helps, retrain"
 
 
+def judged(case: Opened) -> ServingRun | None:
+    """The run that F003, F006 and F008 speak of; None where there is none, or its engine is not known."""
+    if resolve.strange(case.configured):
+        return None
+    runs = [*([case.run] if case.run else []), *case.runs]
+    return next((run for run in runs if run.speculative and run.engine in ENGINES), None)
+
+
 def wiring(case: Opened, reading: Reading) -> str:
-    """Which ids to set, in each program's own words: the case's engine first, then its trainer, then the others."""
+    """Which ids to set, in each program's own words: the case's engine first, then its trainer, then the others.
+
+    Where the engines cannot be given the order, or a boundary twice: how to rewrite the file so that they need not.
+    """
+    slots: dict[int, list[int]] = {}
+    for slot, boundary in enumerate(reading.aux):
+        if isinstance(boundary, int):
+            slots.setdefault(boundary, []).append(slot)
+    order = tuple(sorted(slots))
+    told = f"set the layer ids in the draft's config.json. {_typed(case, reading.aux, tuple(ENGINES))}"
+    if reading.fc != "applied" or reading.aux == order or sum(map(len, slots.values())) < len(reading.aux):
+        return told
+    said = {name: ENGINES[name].words(reading.aux, case.draft.arch, case.target_type) for name in ENGINES}
+    strict = [name for name in ENGINES if "not expressible" in said[name]]
+    able = [name for name in _running(case, len(reading.aux)) if name not in strict]
+    as_is = "; ".join(f"{name}: {said[name]}" for name in able)
+    why = f"{', '.join(strict)} feed boundaries in ascending order, each once: no list of ids gives {show(reading.aux)} there"
+    twice = len(order) < len(reading.aux)
+    if twice and reading.aux_norm == "input_norm":
+        other = f"serve the file with {as_is}; or " if able else ""
+        return f"{why}, and no edit of the file either, since input_norm is taken over all states together, one of them " \
+               f"twice: {other}retrain with each boundary once"  # fmt: skip
+    ids = f"Then set the layer ids in its config.json for boundaries {show(order)}. {_typed(case, order, _running(case, len(order)) or tuple(ENGINES))}"
+    rewrite = f"{why}. Rewrite the file: {_blocks(case, reading, slots)}. It then predicts the same. {ids}"
+    if case.run is not None and case.run.engine in able:
+        return f"{told}. {rewrite}"
+    return rewrite + (f". As it stands, the file can be served with {as_is}" if able else "")
+
+
+def _typed(case: Opened, aux: Aux, engines: Sequence[str]) -> str:
+    """What to type for these boundaries, in the words of the engines and of the trainer."""
     run, trainer = case.run, case.trainer
     first = {name: place for place, name in enumerate((run.engine if run else "", trainer))}
-    words = [(name, text) for name, text in in_words(reading.aux, case.draft.arch, case.target_type)
-             if name in ENGINES or name == trainer]  # fmt: skip
+    words = [(name, text) for name, text in in_words(aux, case.draft.arch, case.target_type)
+             if name in engines or (name == trainer and name not in ENGINES)]  # fmt: skip
     words.sort(key=lambda entry: first.get(entry[0], len(first)))
-    told = "; ".join(f"{name}: {text}" for name, text in words)
-    return f"set the layer ids in the draft's config.json. {told}"
+    return "; ".join(f"{name}: {text}" for name, text in words)
+
+
+def _running(case: Opened, states: int) -> list[str]:
+    """The engines that would run the draft if its ``fc`` took so many states."""
+    arch, layers = replace(case.draft.arch, aux=states), case.attempt("layers")
+    ids = resolve.usual(arch)
+    return [name for name in ENGINES
+            if any(way.reading for way in resolve.everyone(arch, layers, case.target_type, [name], ids).values())]  # fmt: skip
+
+
+def _blocks(case: Opened, reading: Reading, slots: Mapping[int, list[int]]) -> str:
+    """Which column block of ``fc`` goes where, and what goes along with it, in words."""
+    order, width = sorted(slots), case.draft.arch.target_hidden
+    twice = [new for new, b in enumerate(order) if len(slots[b]) > 1]
+    moves = ", ".join(
+        f"new block {new} = {' + '.join(f'old block {old}' for old in slots[b])} (boundary {b})"
+        for new, b in enumerate(order)
+    )
+    told = [
+        f"permute the column blocks of fc.weight ({width} columns each) into ascending order of boundaries: {moves}"
+    ]
+    normed = reading.aux_norm == "fc_norm"
+    if any(name.startswith("fc_norm.") for name in case.draft.arch.tensors):
+        along = [f"new fc_norm.{new} = old fc_norm.{slots[b][0]}" for new, b in enumerate(order) if new not in twice]
+        told += [f"fc_norm.k along with them: {', '.join(along)}"] if along else []
+        joined = ", ".join(f"fc_norm.{new}" for new in twice)
+        if twice and normed:
+            told.append(
+                f"before blocks are added, multiply the columns of each by its own old fc_norm.k; new {joined} = ones"
+            )
+    if "input_norm.weight" in case.draft.arch.tensors and not twice:
+        told.append(f"the entries of input_norm.weight in the same blocks of {width}")
+    if twice:
+        told.append(
+            f'a boundary that was used twice is listed once: {len(order)} states, "num_aux_hidden_states": {len(order)}'
+        )
+    return "; ".join(told)
 
 
 def remedy(case: Opened, name: str, fitted: Reading) -> str:
@@ -46,7 +122,8 @@ def recorded_lag(case: Opened) -> int | None:
     if survey is None:
         return None
     lags = list(survey.embedding_lag.values())
-    if lags and max(survey.embedding_error.values(), default=1.0) <= 0.1:
+    alike = len(lags) > 1 and len(set(lags)) == 1 and len(lags) == len(survey.embedding_error)
+    if lags and (alike or max(survey.embedding_error.values(), default=1.0) <= 0.1):
         return int(max(set(lags), key=lags.count))
     picks = survey.picks
     told = picks is not None and any(pick.share(picks.lag) > 0.5 for pick in picks.by_sample.values())
@@ -115,14 +192,50 @@ def made_up(case: Opened) -> str:
     return "; or ".join(told)
 
 
+def refusals(case: Opened) -> tuple[str, ...]:
+    """Why the configured program refuses, without what F001 says better: ids are counted by the columns of ``fc``."""
+    told = case.configured.refused
+    return tuple(r for r in told if not _by_ids(case, r)) if turned(case.draft, "fc.weight") else told
+
+
 def refusal(case: Opened, reason: str) -> str:
-    """What to do about a refusal: what it is about, and who would run the checkpoint as it is."""
-    able = [name for name, found in case.everyone.items() if found.reading is not None]
-    others = f"; as it stands it is run by {', '.join(able)}" if able else ""
+    """What to do about a refusal: what it is about, and who would run the checkpoint as it is.
+
+    Nobody is named for ids: others would take the config's, or their default, and the draft need not fit those.
+    """
+    run = judged(case)
+    given = run is not None and run.aux_ids is not None
+    if _by_ids(case, reason):
+        where = f"aux_ids of run {run.name!r} in case.toml, if the run had others" if run and given else \
+                "the list in config.json, or aux_ids in case.toml if the run had others"  # fmt: skip
+        return f"correct the layer ids: {where}; F003 says which ones fit the recording"
+    arch, layers = case.draft.arch, case.attempt("layers")
+    ways = resolve.everyone(arch, layers, case.target_type, (), resolve.usual(arch)) if given else case.everyone
+    able = [name for name, found in ways.items() if found.reading is not None]
+    state = "given its ids in their own numbers" if given else "as it stands"
+    others = f"; {state} it is run by {', '.join(able)}" if able else ""
     for words, what in _REFUSALS:
         if any(word in reason for word in words):
             return what + others
     return f"change what the sentence names{others}"
+
+
+def place(case: Opened, reason: str) -> str:
+    """The file that holds what a refusal is about."""
+    run = judged(case)
+    return (
+        "case.toml ([[serving]] aux_ids)"
+        if run and run.aux_ids is not None and _by_ids(case, reason)
+        else "config.json"
+    )
+
+
+def _by_ids(case: Opened, reason: str) -> bool:
+    """Whether other layer ids would end this refusal."""
+    run = judged(case)
+    if run is None:  # a converter's own rules: no ids but the file's
+        return any(word in reason for word in ("ids ", "id ", "boundar"))
+    return reason in resolve.id_faults(case.draft.arch, case.attempt("layers"), case.target_type, run)
 
 
 _REFUSALS: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -133,6 +246,4 @@ _REFUSALS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("without its flag", "draft class"), "set the flag that goes with the tensors in config.json, or leave the tensors out"),
     (("MLA",), "serve it with an engine that runs this form of latent attention"),
     (("hidden_norm", "missing"), "export the draft again with the tensors named"),
-    (("ids ", "id ", "boundar", "states"), "correct the layer ids: aux_ids in case.toml if the run had others, else the list in "
-                                            "config.json"),
 )  # fmt: skip

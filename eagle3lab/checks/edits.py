@@ -9,6 +9,7 @@ from typing import Any
 
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.dialects import ENGINES, resolve
+from eagle3lab.errors import Blocked
 from eagle3lab.reading import Reading, show
 from eagle3lab.records import Architecture
 
@@ -79,10 +80,11 @@ def _run_reads(case: Opened, edit: Edit, name: str, fitted: Reading) -> bool:
     if run is None or run.engine not in ENGINES:
         return False
     try:
-        way = ENGINES[run.engine].served(edit.applied(case.draft.arch), case.attempt("layers"), case.target_type, run)
-    except ValueError:
+        way = resolve.served(edit.applied(case.draft.arch), case.attempt("layers"), case.target_type, run)
+    except Blocked:
         return False
-    return way.reading is not None and _value(way.reading, name) == _value(fitted, name)
+    reading = way.reading or way.conventions
+    return reading is not None and _value(reading, name) == _value(fitted, name)
 
 
 def edits(arch: Architecture, name: str, fitted: Reading) -> list[Edit]:
@@ -176,7 +178,7 @@ def _option(case: Opened, name: str, fitted: Reading) -> str:
 
 
 def _configured(case: Opened, name: str) -> str:
-    reading = case.configured.reading
+    reading = case.configured.reading or case.configured.conventions
     return (
         f"{show(_value(reading, name))}, as {case.configured.program} runs it" if reading else "as the engine runs it"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from eagle3lab.acceptance import Evaluation, accuracy_interval
 from eagle3lab.checks import conventions, runs
+from eagle3lab.checks.doubts import blocked, doubtful
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.checks.fitted import blocked, doubtful, fields, nothing_fits, open_fields, recording, suspects
+from eagle3lab.checks.fitted import beside_map, fields, nothing_fits, open_fields, recording, suspects
 from eagle3lab.checks.inputs import finding as unreadable
-from eagle3lab.dialects.resolve import accepts_nothing
+from eagle3lab.dialects.resolve import accepts_nothing, guessed, strange
 from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Reading, show
@@ -43,7 +44,7 @@ def check(case: Opened) -> list[Finding]:
         return [*findings, unreadable(error, ["forward"])]
     findings += _finite(fitted)
     if not scan.fits:
-        return [*findings, nothing_fits(case), *suspects(case)]
+        return [*findings, nothing_fits(case), *suspects(case), *beside_map(case)]
     findings.append(Finding(
         "F005", Severity.PASS, f"the draft predicts this recording under {scan.fitted}",
         measured=f"accuracy {_accuracy(scan, fitted):.3f}; with the states of another place {scan.floor:.3f}",
@@ -81,34 +82,43 @@ def _accuracy(scan: ScanResult, fitted: Evaluation) -> float:
 
 
 def _traced(case: Opened) -> list[Finding]:
-    reading = case.configured.reading
-    findings: list[Finding] = []
-    if reading is None and case.configured.refused:
-        findings = [Finding(
-            "F008", Severity.FAIL, f"{case.configured.program} would not run this checkpoint: {reason}",
-            "config.json", measured=f"ids {list(case.configured.ids)} ({case.configured.source})",
+    return [*_not_run(case), *runs.not_read(case), *_shapes(case)]
+
+
+def _not_run(case: Opened) -> list[Finding]:
+    """F008: the configured program refuses, or how the run's engine reads the draft is not known."""
+    found = case.configured
+    if found.reading is None and found.refused:
+        return [Finding(
+            "F008", Severity.FAIL, f"{found.program} would not run this checkpoint: {reason}",
+            conventions.place(case, reason), measured=f"ids {list(found.ids)} ({found.source})",
             expected="a runnable configuration", evidence="the program's own rules (docs/readings.md)",
             remedy=conventions.refusal(case, reason),
-        ) for reason in case.configured.refused]  # fmt: skip
-    elif reading is None:
-        findings = [Finding(
-            "F008", Severity.BLOCKED, f"how the draft is run is not known: {case.configured.source}", "case.toml",
-            evidence="the search still finds what fits",
-            remedy="name a [[serving]] run of a known engine, or [training] program" if case.configured.source.startswith("no run")
-            else "give what is named here",
-        )]  # fmt: skip
-    reading = reading or case.plainest  # shapes hardly depend on conventions
+        ) for reason in conventions.refusals(case)]  # fmt: skip
+    if found.reading is not None and not guessed(found):
+        return []
+    remedy = "give what is named here"
+    if strange(found):
+        remedy = "correct engine in case.toml; for another engine, compare the boundaries it feeds with those that fit (F003) by hand"
+    elif found.source.startswith("no run"):
+        remedy = "name a [[serving]] run of a known engine, or [training] program"
+    return [Finding("F008", Severity.BLOCKED, f"how the draft is run is not known: {found.source}", "case.toml",
+                    evidence="the search still finds what fits", remedy=remedy)]  # fmt: skip
+
+
+def _shapes(case: Opened) -> list[Finding]:
+    reading = case.configured.reading or case.plainest  # shapes hardly depend on conventions
     if reading is None:
-        return findings
+        return []
     try:
         operations = trace(case.draft, reading, 1)
     except BadShape as error:
-        return [*findings, Finding(
+        return [Finding(
             "F001", Severity.FAIL, f"{error.operation}: the widths do not fit", error.operation, error.found,
             error.expected, "shape trace from headers", "; ".join(f"{i}. {cause}" for i, cause in enumerate(error.hypotheses, 1)),
         )]  # fmt: skip
-    return [*findings, Finding("F001", Severity.PASS, f"all {len(operations)} operations of a draft step fit", "shape trace",
-                               evidence="headers only")]  # fmt: skip
+    return [Finding("F001", Severity.PASS, f"all {len(operations)} operations of a draft step fit", "shape trace",
+                    evidence="headers only")]  # fmt: skip
 
 
 def _finite(fitted: Evaluation) -> list[Finding]:
@@ -124,17 +134,28 @@ def _wiring(case: Opened, fitted: Evaluation) -> list[Finding]:
     held, here = show(scan.fitted.aux), _accuracy(scan, fitted)
     findings = []
     if configured is None:
-        findings.append(Finding("F003", Severity.BLOCKED, f"the draft fits boundaries {held}; which ones are fed to it is not known",
+        refused = bool(case.configured.refused)
+        known = "the configured ones are refused (F008)" if refused else "which ones are fed to it is not known"
+        told = refused or strange(case.configured)
+        findings.append(Finding("F003", Severity.BLOCKED, f"the draft fits boundaries {held}; {known}",
                                 "case.toml", measured=f"accuracy {here:.3f}", evidence=scan.evidence,
-                                remedy="name the serving run; " + conventions.wiring(case, scan.fitted)))  # fmt: skip
+                                remedy=("" if told else "name the serving run; ") + conventions.wiring(case, scan.fitted)))  # fmt: skip
         return findings + _open_slots(scan)
     same = configured.aux == scan.fitted.aux
     tie = configured.aux in [r.aux for r in scan.ties]
     if same or tie:
         findings.append(Finding(
             "F003", Severity.PASS, f"the wiring fits: boundaries {show(configured.aux)}"
-            + ("" if same else f" cannot be told from the best, {held}"),
+            + ("" if same else f" cannot be told from the best, {held}")
+            + (f", as read by {case.configured.program}" if guessed(case.configured) else ""),
             measured=f"accuracy {here:.3f}", evidence=scan.evidence,
+        ))  # fmt: skip
+    elif guessed(case.configured):
+        findings.append(Finding(
+            "F003", Severity.UNDETERMINED, f"the draft fits boundaries {held}; whether the run feeds them is not known: "
+            f"{show(configured.aux)} is what {case.configured.program} reads", "case.toml: engine",
+            measured=f"accuracy {here:.3f} under {held}", expected=f"boundaries {held}",
+            evidence=f"{scan.evidence}; {case.configured.source}", remedy=conventions.wiring(case, scan.fitted),
         ))  # fmt: skip
     else:
         findings += doubtful(case) or [_wrong_wiring(case, configured, fitted)]

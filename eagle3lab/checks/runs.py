@@ -10,7 +10,7 @@ from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.served import Way, canonical, evaluated, ways
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES
-from eagle3lab.dialects.resolve import accepts_nothing
+from eagle3lab.dialects.resolve import accepts_nothing, guessed, strange
 from eagle3lab.errors import Blocked
 from eagle3lab.gap.versus import versus
 from eagle3lab.reading import show
@@ -29,14 +29,35 @@ class _As:
         return getattr(self._case, name)
 
 
+def not_read(case: Opened) -> list[Finding]:
+    """F013 for the runs that nothing is said of: engines that are not known, and a chosen run that drafts nothing.
+
+    It needs no recording. What F008 says already, of the run that it speaks of, is not said again.
+    """
+    first, runs = conventions.judged(case), [r for r in case.runs if r.speculative and r.engine not in ENGINES]
+    if strange(case.configured) and (case.configured.reading is None or guessed(case.configured)):
+        said = case.run if case.run in runs else runs[0]
+        runs = [r for r in runs if r is not said]
+    out = []
+    if runs:
+        names = ", ".join(f"{r.name!r} ({f'engine {r.engine!r}' if r.engine else 'no engine named'})" for r in runs)
+        engines = ", ".join(ENGINES)
+        out.append(Finding("F013", Severity.BLOCKED, f"run{'s' * (len(runs) > 1)} {names}: the lab does not know the engine, nor "
+                           f"how it reads the draft", "case.toml: engine", expected=f"one of {engines}",
+                           remedy="correct the name; for another engine, compare the boundaries it feeds with those that fit (F003) by hand"))  # fmt: skip
+    if case.run is not None and not case.run.speculative and first is not None:
+        out.append(Finding("F013", Severity.INFO, f"run {case.run.name!r} drafts nothing: F003, F006 and F008 judge run {first.name!r}",
+                           "case.toml: steps"))  # fmt: skip
+    return out
+
+
 def check(case: Opened) -> list[Finding]:
     """F013: one finding for each way of reading; runs that read alike stand together.
 
     The run that F003 and F006 judge is left out, and those that read as it does are named as such.
     """
-    speculative = [r for r in case.runs if r.speculative and r.engine in ENGINES]
-    chosen = [r for r in speculative if r is case.run] or speculative
-    others = [r for r in speculative if r is not chosen[0]] if chosen else []
+    first = conventions.judged(case)
+    others = [r for r in case.runs if r.speculative and r.engine in ENGINES and r is not first]
     if not others or not case.scan.fits:
         return []
     found: dict[str, Interpretation] = {}
@@ -64,7 +85,7 @@ def _judged(case: Opened, group: list[Way], by_name: Mapping[str, ServingRun]) -
     if way.reading is None:
         return Finding("F013", Severity.FAIL, f"{runs}: {way.found.program} {way.why}", where, f"ids {list(way.found.ids)} "
                        f"({way.found.source})", "a runnable configuration", "the program's own rules (docs/readings.md)",
-                       conventions.refusal(seen, "; ".join(way.found.refused)))  # fmt: skip
+                       "; ".join(dict.fromkeys(conventions.refusal(seen, reason) for reason in way.found.refused)))  # fmt: skip
     fitted = show(case.scan.fitted.aux)
     if way.as_fitted:
         return Finding("F013", Severity.PASS, f"{runs}: {way.found.program} reads the draft as it fits, boundaries {fitted}", where,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from eagle3lab.checks import tokens
 from eagle3lab.draft import Draft
 from eagle3lab.records import Finding, Severity
@@ -20,11 +22,12 @@ CODES = {
     "S008": "width of the recorded states against the draft's fc",
     "S009": "neighbouring boundaries: a residual stream, or its increments",
     "S010": "boundaries that only some samples hold",
+    "S026": "size of the rows: a residual stream, or rows that were normed",
 }
 
 
 MOST = 10
-"""Unreadable samples that are spelt out; the others are counted."""
+"""Causes of unreadable samples that are spelt out; samples of further ones are counted."""
 
 
 def check(found: Survey, samples: Samples, draft: Draft | None, target: Target | None, claimed: str) -> list[Finding]:
@@ -47,21 +50,20 @@ def check(found: Survey, samples: Samples, draft: Draft | None, target: Target |
         *_twins(found),
         *_stream(found),
         *_held(found, samples),
+        *_normed(found),
     ]
 
 
 def _readable(found: Survey, samples: Samples) -> list[Finding]:
-    findings = [
-        Finding("S001", Severity.FAIL, f"sample {name} cannot be read and is left out", samples.file(name).name, text,
-                "a sound sample", found.partial.get(name, "its header, tokens and mask were read"),
-                "record it again, or remove the file")
-        for name, text in list(found.unreadable.items())[:MOST]
-    ]  # fmt: skip
-    if len(found.unreadable) > MOST:
+    causes: dict[str, list[str]] = {}
+    for name, text in found.unreadable.items():
+        causes.setdefault(_cause(text, samples, name), []).append(name)
+    findings = [_unreadable(found, samples, names) for names in list(causes.values())[:MOST]]
+    if rest := [name for names in list(causes.values())[MOST:] for name in names]:
         findings.append(Finding(
-            "S001", Severity.FAIL, f"{len(found.unreadable) - MOST} more samples cannot be read and are left out",
-            ", ".join(list(found.unreadable)[MOST : 2 * MOST]), f"{len(found.unreadable)} of {len(samples)}",
-            "sound samples", "every file was opened", "record them again, or name other samples in case.toml",
+            "S001", Severity.FAIL, f"{len(rest)} more samples cannot be read and are left out", _named(rest),
+            f"{len(found.unreadable)} of {len(samples)}, for {len(causes)} reasons", "sound samples", "every file was opened",
+            "record them again, or name other samples in case.toml",
         ))  # fmt: skip
     if others := samples.listing.others:
         findings.append(Finding(
@@ -69,15 +71,49 @@ def _readable(found: Survey, samples: Samples) -> list[Finding]:
             samples.path.name, ", ".join(others[:MOST]), "recorded samples (docs/formats.md)", "the folder's listing",
             "convert them, or move them elsewhere",
         ))  # fmt: skip
+    unused: dict[str, list[str]] = {}
+    for name, keys in found.unused.items():
+        unused.setdefault(", ".join(keys), []).append(name)
     findings += [
-        Finding("S001", Severity.WARN, f"sample {name} holds keys that the format does not know: they are not used", name,
-                ", ".join(keys), "input_ids, loss_mask, h.K, final", "read from the header",
+        Finding("S001", Severity.WARN, (f"sample {names[0]} holds" if len(names) == 1 else f"{len(names)} samples hold")
+                + " keys that the format does not know: they are not used", _named(names), words,
+                "input_ids, loss_mask, h.K, final", "read from the header",
                 "rename them if they were meant as states: h.K, K a boundary")
-        for name, keys in found.unused.items()
+        for words, names in unused.items()
     ]  # fmt: skip
     return findings or [
         Finding("S001", Severity.PASS, f"all {len(samples.looked_at)} samples can be read", samples.path.name)
     ]
+
+
+def _cause(text: str, samples: Samples, name: str) -> str:
+    """What makes a sample unreadable, without names and numbers, and each part of it once."""
+    for own in (str(samples.file(name)), samples.file(name).name, name):
+        text = re.sub(rf"(?<!\w){re.escape(own)}(?!\w)", "", text)
+    text = re.sub(r"-?\bN(, -?N\b)+", "N", re.sub(r"\d+", "N", text))
+    text = re.sub(r"(h\.N|final)(, (h\.N|final))*( and N more)?(: each)?", "h.N", text)
+    return "; ".join(dict.fromkeys(text.split("; ")))
+
+
+def _unreadable(found: Survey, samples: Samples, names: list[str]) -> Finding:
+    """S001 of samples with one cause; the first one's text stands for all."""
+    first, several = names[0], len(names) > 1
+    text = found.unreadable[first]
+    remedy = "record them again, or remove the files" if several else "record it again, or remove the file"
+    if "squeeze the" in text:
+        remedy = (
+            "squeeze the batch axis when you store a conversation: input_ids [T], loss_mask [T], each state [T, Ht]"
+        )
+    return Finding(
+        "S001", Severity.FAIL,
+        f"{len(names)} samples cannot be read and are left out" if several else f"sample {first} cannot be read and is left out",
+        _named(names) if several else samples.file(first).name, text, "sound samples" if several else "a sound sample",
+        next((found.partial[n] for n in names if n in found.partial), "headers, tokens and masks were read"), remedy,
+    )  # fmt: skip
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _finite(found: Survey) -> list[Finding]:
@@ -171,6 +207,7 @@ def _stream(found: Survey) -> list[Finding]:
     odd = {b for (_, b), o in found.odd.items() if o.kind != "increment"}  # S017, S018
     odd |= {b for (_, b), (*_, zero) in found.bad_rows.items() if zero > 1}  # S002
     odd |= {b for pair in found.same for b in pair}  # S007
+    odd |= {b for _, b in found.copies}  # S018
     direct = {
         pair: c
         for pair, c in found.cosines.items()
@@ -222,3 +259,26 @@ def _held(found: Survey, samples: Samples) -> list[Finding]:
         "the same boundaries in every sample", f"{len(held)} headline samples",
         "record these samples again with all boundaries, or name them under [samples] exclude",
     )]  # fmt: skip
+
+
+def _normed(found: Survey) -> list[Finding]:
+    """S026: rows that were all brought to one size. A norm with a weight leaves sizes that differ: nothing is said of it."""
+    by_boundary: dict[int, list[str]] = {}
+    for name, b in found.sizes:
+        by_boundary.setdefault(b, []).append(name)
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for b, holding in sorted(by_boundary.items()):
+        kinds.setdefault(tuple(holding), []).append(b)
+    out = []
+    for names, held in kinds.items():
+        holders = sum(set(held) <= set(mine) for mine in found.held.values())
+        size, spread = max((found.sizes[name, b] for name in names for b in held), key=lambda pair: pair[1])
+        out.append(Finding(
+            "S026", Severity.FAIL if 2 * len(names) > holders else Severity.WARN,
+            f"{len(names)} of {holders} samples: all rows of {'boundary' if len(held) == 1 else 'boundaries'} "
+            f"{', '.join(map(str, held))} have one RMS: they were normed before they were recorded",
+            f"{', '.join(names[:5])}: {', '.join(f'h.{b}' for b in held)}", f"RMS {size:.3g}, largest and smallest row "
+            f"{spread:.2%} apart at most", "rows of a residual stream differ by tens of percent, the first one most of all",
+            "up to 256 rows of each state", "record the residual stream: a block's input or output, not what a norm hands on",
+        ))  # fmt: skip
+    return out

@@ -1,4 +1,4 @@
-"""What a program's reading of the checkpoint differs in from the fitted one, and the accept length it gives."""
+"""What a program does with the checkpoint: what it drops or refuses, how it differs from the fitted reading and what that gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3lab.acceptance import Evaluation
+from eagle3lab.checks import conventions
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.trees import predicted
 from eagle3lab.counts import ServingRun
@@ -14,7 +15,7 @@ from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import LabError
 from eagle3lab.neighbours import optional_groups
 from eagle3lab.reading import Reading
-from eagle3lab.records import Interpretation, Interval
+from eagle3lab.records import Finding, Interpretation, Interval, Severity
 from eagle3lab.samples import spread
 
 MOST = 16
@@ -131,3 +132,40 @@ def canonical(case: Opened, reading: Reading) -> Reading:
         reading = reading.replace(rope=replace(reading.rope, rule="hf", limit=None))
     used = {name for names in optional_groups(case.model).values() for name in names}
     return reading.replace(dropped=tuple(name for name in reading.dropped if name in used))
+
+
+def interpretation(case: Opened) -> list[Finding]:
+    """E002: what the configured program drops, replaces, makes up or refuses."""
+    found = case.configured
+    out = [(f"{found.program}: {text}", Severity.WARN) for text in found.replaced]
+    made = accepts_nothing(found)
+    out += [
+        (f"{found.program} makes up {text}", Severity.FAIL if text == made else Severity.WARN)
+        for text in found.invented
+    ]
+    out += [(f"{found.program}: {text}", Severity.INFO) for text in found.notes]
+    if found.dropped:
+        out.append((f"{found.program} does not use {', '.join(found.dropped)}", Severity.WARN))
+    return _refused(case) + [
+        Finding("E002", severity, title, "draft", evidence="docs/readings.md",
+                remedy="" if severity == Severity.INFO else conventions.made_up(case) if made and made in title
+                else "make the file say what the draft was trained with")
+        for title, severity in out
+    ]  # fmt: skip
+
+
+def _refused(case: Opened) -> list[Finding]:
+    """A refusal, with the remedy that F008 has: where F008 (or F001) fails for it, no second failure of one cause.
+
+    Boundaries by hand (AUX) give a reading all the same, and F008 is silent then.
+    """
+    found = case.configured
+    if not found.refused:
+        return []
+    told = conventions.refusals(case)
+    also = "" if found.reading is not None else " (F008)" if told else " (F001)"
+    remedies = dict.fromkeys(conventions.refusal(case, reason) for reason in told)
+    return [Finding("E002", Severity.BLOCKED if also else Severity.FAIL,
+                    f"{found.program} would not run it{also}: {'; '.join(found.refused)}", "draft",
+                    f"ids {list(found.ids)} ({found.source})", "a runnable configuration", "docs/readings.md",
+                    "; ".join(remedies) or "mend the shape that F001 names")]  # fmt: skip

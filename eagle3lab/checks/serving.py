@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from eagle3lab.acceptance import definition
-from eagle3lab.checks import agreement, conventions, fitted, gap
+from eagle3lab.checks import agreement, doubts, gap
 from eagle3lab.checks import cost as costs
 from eagle3lab.checks.evidence import Opened, Serving
 from eagle3lab.checks.figures import figures, said_steps
 from eagle3lab.checks.inputs import stopped
-from eagle3lab.checks.served import ways
+from eagle3lab.checks.served import interpretation, ways
 from eagle3lab.checks.trees import predicted
 from eagle3lab.counts import EngineReport, ServingRun
 from eagle3lab.dialects import ENGINES
@@ -46,9 +46,9 @@ def check(case: Opened) -> list[Finding]:
     errors: list[tuple[str, LabError]] = []
     # what predicts is left out where the draft cannot be judged on this recording
     configured = case.configured.reading
-    fed = configured is not None and any(b in fitted.unsound(case) for b in configured.aux)
+    fed = configured is not None and any(b in doubts.unsound(case) for b in configured.aux)
     unsound = {_repaired, gap.waterfall_of, costs.tuning} if fed else set()
-    for part in (_interpretation, _chosen, _cost, _repaired, _training, _engines, *gap.PARTS, costs.tuning):
+    for part in (interpretation, _chosen, _cost, _repaired, _training, _engines, *gap.PARTS, costs.tuning):
         try:
             findings += [] if part in unsound else part(case)
         except LabError as error:
@@ -66,24 +66,6 @@ def _chosen(case: Opened) -> list[Finding]:
                         "case.toml: engine", run.engine or "no engine", " or ".join(ENGINES),
                         remedy="correct the name; for another engine, compare its numbers by hand")]  # fmt: skip
     return _run(case, run) if run.speculative else []
-
-
-def _interpretation(case: Opened) -> list[Finding]:
-    found = case.configured
-    out = [(f"{found.program} would not run it: {text}", Severity.FAIL) for text in found.refused]
-    out += [(f"{found.program}: {text}", Severity.WARN) for text in found.replaced]
-    made = accepts_nothing(found)
-    out += [
-        (f"{found.program} makes up {text}", Severity.FAIL if text == made else Severity.WARN)
-        for text in found.invented
-    ]
-    out += [(f"{found.program}: {text}", Severity.INFO) for text in found.notes]
-    if found.dropped:
-        out.append((f"{found.program} does not use {', '.join(found.dropped)}", Severity.WARN))
-    return [Finding("E002", severity, title, "draft", evidence="docs/readings.md",
-                    remedy="" if severity == Severity.INFO else conventions.made_up(case) if made and made in title
-                    else "make the file say what the draft was trained with")
-            for title, severity in out]  # fmt: skip
 
 
 def _run(case: Opened, run: ServingRun) -> list[Finding]:
@@ -116,7 +98,7 @@ def _run(case: Opened, run: ServingRun) -> list[Finding]:
     try:
         way = case.served(run)
         reading = None if accepts_nothing(way) else way.reading
-        if bad := [b for b in fitted.unsound(case) if reading is not None and b in reading.aux]:
+        if bad := [b for b in doubts.unsound(case) if reading is not None and b in reading.aux]:
             raise Blocked(
                 f"boundary {', '.join(map(str, bad))} of the recording is not sound, and the engine feeds it (S stage)"
             )

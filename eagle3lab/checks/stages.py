@@ -8,8 +8,8 @@ from dataclasses import replace
 from eagle3lab.checks import (
     acceptance,
     alignment,
+    doubts,
     dumps,
-    fitted,
     forward,
     fresh,
     inputs,
@@ -96,11 +96,11 @@ def _serving(case: Opened) -> list[Finding]:
 
 
 def _acceptance(case: Opened) -> list[Finding]:
-    if stopped := fitted.blocked(case):
+    if stopped := doubts.blocked(case):
         return [_as_length(stopped[0])]
     out = acceptance.check(case)
     configured = case.configured.reading
-    if configured and case.scan.fits and configured.aux != case.scan.fitted.aux and (stopped := fitted.doubtful(case)):
+    if configured and case.scan.fits and configured.aux != case.scan.fitted.aux and (stopped := doubts.doubtful(case)):
         out = [_as_length(stopped[0]) if f.code == "A001" else f for f in out]
     if not case.scan.fits:
         return out  # A001 says that nothing fits: where it is right means nothing either

@@ -101,6 +101,22 @@ ENGINES: dict[str, Engine] = {m.NAME: m for m in (vllm, sglang, trtllm, llamacpp
 
 OR = " or "
 
+SPELLINGS = {
+    "tensorrtllm": trtllm.NAME,
+    "llamacpppython": llamacpp.NAME,
+    "llamaserver": llamacpp.NAME,
+    "modeloptimizer": modelopt.NAME,
+    "tensorrtmodeloptimizer": modelopt.NAME,
+}
+"""Other names of a program, without capitals, dots and dashes."""
+
+
+def spelled(name: str, known: Collection[str]) -> str:
+    """``name`` as the lab writes it (``TensorRT-LLM``, ``trt-llm`` → ``trtllm``); itself where none of ``known``."""
+    plain = re.sub(r"[\W_]", "", name).casefold()
+    plain = SPELLINGS.get(plain, plain)
+    return plain if plain in known else name
+
 
 def program_of(config: Mapping[str, Any], names: Iterable[str], metadata: Mapping[str, str] | None = None) -> str:
     """The trainer whose files these look like, ``"unknown"`` when none does; ``"a or b"`` when several do.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from eagle3lab.casefile import CaseFile
 from eagle3lab.counts import ServingRun
-from eagle3lab.dialects import ENGINES, OR, TRAINERS
+from eagle3lab.dialects import ENGINES, OR, TRAINERS, spelled
 from eagle3lab.dialects.common import own
 from eagle3lab.errors import BadOption, Blocked
 from eagle3lab.reading import Aux, Reading
@@ -21,6 +22,18 @@ NOTHING = "nothing would be accepted"
 ANY_LAYERS = 8
 """L where none is known and some wiring must be begun with: it is the search that says which one fits."""
 
+STRANGE = "is not known; known: "
+"""Words by which ``source`` says that the engine of the case's run is none that the lab knows."""
+
+GUESS = "; as a guess the trained reading"
+"""Words by which ``source`` says that the trained reading stands in for an engine that is not known."""
+
+
+def named(file: CaseFile) -> CaseFile:
+    """The case with its engines and its trainer by the names that the lab has for them, however they are spelled."""
+    runs = tuple(replace(run, engine=spelled(run.engine, ENGINES)) for run in file.runs)
+    return replace(file, runs=runs, program=spelled(file.program, TRAINERS))
+
 
 def accepts_nothing(way: Interpretation) -> str:
     """What the program makes up in place of a tensor, where no draft can be right for it; ``""`` else.
@@ -30,6 +43,21 @@ def accepts_nothing(way: Interpretation) -> str:
     return next((text for text in way.invented if NOTHING in text), "")
 
 
+def strange(way: Interpretation) -> bool:
+    """Whether it is of a run whose engine the lab does not know: no run is read then, or a guess stands in."""
+    return STRANGE in way.source
+
+
+def guessed(way: Interpretation) -> bool:
+    """Whether its reading only stands in for that of an engine that the lab does not know."""
+    return GUESS in way.source
+
+
+def usual(arch: Architecture) -> tuple[int, ...]:
+    """Ids, in any engine's own numbers, that give ``fc`` as many states as it takes; which ones says nothing."""
+    return tuple(range(2, 2 + arch.aux))
+
+
 def served(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> Interpretation:
     """How the run's engine serves this checkpoint.
 
@@ -37,11 +65,27 @@ def served(arch: Architecture, layers: int | None, target_type: str, run: Servin
         Blocked: the engine is not one the lab knows, or its default layers cannot be told without the target.
     """
     if run.engine not in ENGINES:
-        raise Blocked(f"[[serving]] {run.name!r}: engine {run.engine!r} is not known; known: {', '.join(ENGINES)}")
+        raise Blocked(_strange(run))
     try:
-        return ENGINES[run.engine].served(arch, layers, target_type, run)
+        found = ENGINES[run.engine].served(arch, layers, target_type, run)
+        if found.refused:  # for its ids alone: what else it would do is known all the same
+            other = ENGINES[run.engine].served(arch, layers, target_type, replace(run, aux_ids=usual(arch)))
+            found = replace(found, conventions=other.reading)
+        return found
     except ValueError as error:
         raise Blocked(f"[[serving]] {run.name!r}: {error}") from error
+
+
+def id_faults(arch: Architecture, layers: int | None, target_type: str, run: ServingRun) -> tuple[str, ...]:
+    """Those of the reasons why the run's engine refuses that other layer ids would end."""
+    told = served(arch, layers, target_type, run).refused
+    left = served(arch, layers, target_type, replace(run, aux_ids=usual(arch))).refused
+    return () if len(left) >= len(told) else tuple(reason for reason in told if reason not in left)
+
+
+def _strange(run: ServingRun) -> str:
+    ids = f"; nor is what its aux_ids {list(run.aux_ids)} mean" if run.aux_ids is not None else ""
+    return f"[[serving]] {run.name!r}: engine {run.engine!r} {STRANGE}{', '.join(ENGINES)}{ids}"
 
 
 def trained(arch: Architecture, layers: int | None, program: str) -> Interpretation | None:
@@ -112,6 +156,7 @@ def configured(
     runs: Sequence[ServingRun],
     program: str,
     aux: Aux | None,
+    chosen: bool = False,
 ) -> Interpretation:
     """What the first speculative run of ``runs`` makes of the checkpoint; without one, the trained reading, if any.
 
@@ -122,30 +167,63 @@ def configured(
         runs: the chosen run first.
         program: the trainer.
         aux: boundaries that replace the configured ones.
+        chosen: whether the first run was asked for by name: none of the others then stands in for it.
 
-    Where the wiring cannot be told (no ids, L unknown) there is no reading, and ``source`` says why.
+    Where the wiring cannot be told (no ids, L unknown) there is no reading, and ``source`` says why. Nor is there one
+    for a run that was asked for and whose engine is not known (`strange`). Where no run has a known engine, the trained
+    reading stands in as a guess (`guessed`).
     """
-    run = next((r for r in runs if r.speculative and r.engine in ENGINES), None)
-    who = f"{run.engine} {run.version}".strip() if run else program or arch.program
+    drafting = [r for r in runs if r.speculative]
+    unknown = next((r for r in drafting if r.engine not in ENGINES), None)
+    run = next((r for r in drafting if r.engine in ENGINES), None)
+    alone = chosen and unknown is not None and unknown is runs[0]
     try:
-        if run is not None:
+        if alone and unknown:
+            found = Interpretation(unknown.engine or unknown.name, None, source=_strange(unknown))
+        elif run is not None:
             found = served(arch, layers, target_type, run)
         else:
-            nobody = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
-            found = trained(arch, layers, program or arch.program) or nobody
-            if not target_type and found.reading:  # no target: the file's table is the only one there is
-                found = replace(found, reading=_own_table(arch, found.reading))
+            found = _as_trained(arch, layers, target_type, program)
     except Blocked as error:  # its wiring cannot be told; the search still says which one fits
+        who = f"{run.engine} {run.version}".strip() if run else program or arch.program
         found = Interpretation(who, None, source=str(error))
-    base = found.reading or (plainest(arch, layers) if aux else None)
+    if run is None and unknown and not alone:
+        found = _guess(found, unknown, program)
+    base = found.reading or found.conventions or (plainest(arch, layers) if aux else None)
     if aux and base:
-        reading = base.replace(aux=aux)
-        found = replace(found, program=f"{found.program} with AUX", reading=reading, source="AUX")
+        source = f"AUX; {found.source.partition(GUESS)[0]}" if strange(found) else "AUX"
+        found = replace(found, program=f"{found.program} with AUX", reading=base.replace(aux=aux), source=source)
     return found
 
 
+def _as_trained(arch: Architecture, layers: int | None, target_type: str, program: str) -> Interpretation:
+    nobody = Interpretation("nobody the lab knows", None, source="no run of a known engine, no known trainer")
+    found = trained(arch, layers, program or arch.program) or nobody
+    if not target_type and found.reading:  # no target: the file's table is the only one there is
+        return replace(found, reading=_own_table(arch, found.reading))
+    return found
+
+
+def _guess(found: Interpretation, run: ServingRun, program: str) -> Interpretation:
+    """What training implies, in the place of a run whose engine is not known, and said to be no more than that."""
+    why = _strange(run)
+    if found.reading is None:
+        said = "; ".join((why, *found.refused, *filter(None, [found.source])))
+        return replace(found, program=run.engine or run.name, refused=(), source=said)
+    looks = "which trained the draft" if program else "which the checkpoint looks like"
+    return replace(
+        found,
+        program=f"{found.program} (a guess: engine {run.engine!r} is not known)",
+        source=f"{why}{GUESS} of {found.program}, {looks}, stands in",
+    )
+
+
 def everyone(
-    arch: Architecture, layers: int | None, target_type: str, chosen: Sequence[str] = ()
+    arch: Architecture,
+    layers: int | None,
+    target_type: str,
+    chosen: Sequence[str] = (),
+    ids: tuple[int, ...] | None = None,
 ) -> dict[str, Interpretation]:
     """How each known engine and version serves this checkpoint as its config stands; a refusal says why.
 
@@ -157,6 +235,7 @@ def everyone(
         target_type: its ``model_type``.
         chosen: engines, each with a version (and runner) or without, which then stands for every known version; all
             when empty.
+        ids: given to each in its own numbers; None as its config says.
 
     Raises:
         BadOption: an engine that is not known.
@@ -164,7 +243,7 @@ def everyone(
     out = {}
     for name, version in _versions(chosen):
         number, _, runner = version.partition(" ")
-        run = ServingRun(name=f"{name} {version}", engine=name, version=number, runner=runner)
+        run = ServingRun(name=f"{name} {version}", engine=name, version=number, runner=runner, aux_ids=ids)
         try:
             out[run.name] = ENGINES[name].served(arch, layers, target_type, run)
         except ValueError as error:
@@ -176,6 +255,7 @@ def _versions(chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(engine, version) of each choice, every known one of all engines when there is no choice."""
     for choice in chosen or tuple(ENGINES):
         name, _, version = choice.strip().partition(" ")
+        name = spelled(name, ENGINES)
         if name not in ENGINES:
             raise BadOption(f"engine {choice!r} is not known; known: {', '.join(ENGINES)}, alone or with a version")
         yield from ((name, v) for v in ([version.strip()] if version.strip() else ENGINES[name].VERSIONS))

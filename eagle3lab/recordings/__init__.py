@@ -6,7 +6,7 @@ tails of padding cut, views instead of copies. `checked.to_sample` names the slo
 
 from eagle3lab.recordings.content import MOST_LOOKED_AT, Content
 from eagle3lab.recordings.kinds import FileKind, Known, Reader, Recording
-from eagle3lab.recordings.pieces import plain, side_by_side, split, stacked, tensor, usual, without_padding
+from eagle3lab.recordings.pieces import kept_axis, plain, side_by_side, split, stacked, tensor, usual, without_padding
 
 __all__ = [
     "MOST_LOOKED_AT",
@@ -15,6 +15,7 @@ __all__ = [
     "Known",
     "Reader",
     "Recording",
+    "kept_axis",
     "plain",
     "side_by_side",
     "split",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eagle3lab.errors import BadFile
-from eagle3lab.recordings import FileKind, Known, Recording, plain
+from eagle3lab.recordings import FileKind, Known, Recording, kept_axis, plain
 from eagle3lab.records import Sample
 from eagle3lab.tensors.plain import WORDS
 
@@ -38,7 +38,7 @@ def to_sample(recording: Recording, kind: FileKind, name: str, path: str, file: 
     faults += _token_faults(ids, mask, known.vocab)
     if not states and not faults:
         faults.append("no state of a boundary is there: only a final state, which an EAGLE-3 draft is not fed with")
-    faults += _state_faults(states, final, len(ids) if ids.ndim else 0)
+    faults += _state_faults(states, final, ids.numel() if _row(ids) else len(ids) if ids.ndim else 0)
     if known.layers is not None and (above := sorted(k for k in states if k > known.layers)):
         faults.append(
             f"boundaries {above} lie above {known.layers}, the target's last residual; expected 0 … {known.layers} "
@@ -133,14 +133,17 @@ def _boundaries(
 
 def _token_faults(ids: Tensor, mask: Any, vocab: int | None) -> list[str]:
     faults = []
-    if ids.ndim != 1 or ids.dtype not in (torch.int64, torch.int32):
-        return [f"input_ids is {_form(ids)}, expected I64 [T]"]
+    sound = ids.ndim == 1 and ids.dtype in (torch.int64, torch.int32)
+    if not sound:
+        faults.append(f"input_ids is {_form(ids)}, expected I64 [T]{kept_axis(ids, 1)}")
     if not isinstance(mask, Tensor) or mask.ndim != 1 or mask.dtype not in WHOLE_DTYPES:
-        faults.append(f"loss_mask is {_form(mask)}, expected U8 [T]")
-    elif mask.shape != ids.shape:
+        faults.append(f"loss_mask is {_form(mask)}, expected U8 [T]{kept_axis(mask, 1)}")
+    elif sound and mask.shape != ids.shape:
         faults.append(f"loss_mask has {list(mask.shape)} entries, input_ids {len(ids)}; expected the same T")
     elif len(odd := mask[(mask.long() != 0) & (mask.long() != 1)]):
         faults.append(f"loss_mask holds {odd[:5].tolist()}, expected 1 on reply tokens and 0 elsewhere")
+    if not sound:
+        return faults
     if len(ids) < 3:
         faults.append(f"{len(ids)} tokens are too few: a row needs its own state and the two tokens after it")
     bad = ids[(ids < 0) | (ids >= vocab)] if vocab is not None else ids[ids < 0]
@@ -158,21 +161,39 @@ def _state_faults(states: dict[int, Tensor], final: Tensor | None, length: int) 
     everything: dict[str, Any] = {f"h.{k}": state for k, state in states.items()}
     if final is not None:
         everything["final"] = final
+    alike: dict[str, list[str]] = {}
     for name, state in everything.items():
-        if not isinstance(state, Tensor):
-            faults.append(f"{name} is a {type(state).__name__}, expected a tensor [T, Ht]")
-        elif state.ndim != 2 or state.dtype not in STATE_DTYPES or not plain(state):
-            faults.append(f"{name} is {_form(state)}, expected BF16, F16 or F32 [T, Ht]")
-        elif state.shape[0] != length:
-            faults.append(
-                f"{name} has {state.shape[0]} rows for {length} tokens; expected one row a token "
-                f"(ratio {state.shape[0] / max(length, 1):.2f}; one over the accept length means that a "
-                "speculating engine recorded one row a round)"
-            )
+        if fault := _state_fault(state, length):
+            alike.setdefault(fault, []).append(name)
+    for fault, names in alike.items():
+        some = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        faults.append(f"{some} {fault}" if len(names) == 1 else f"{some}: each {fault}")
     widths = sorted({s.shape[1] for s in everything.values() if isinstance(s, Tensor) and s.ndim == 2})
     if len(widths) > 1 or 0 in widths:
         faults.append(f"states have widths {widths}, expected one width Ht above 0")
     return faults
+
+
+def _state_fault(state: Any, length: int) -> str:
+    """What is wrong with one state, "" for nothing."""
+    if not isinstance(state, Tensor):
+        return f"is a {type(state).__name__}, expected a tensor [T, Ht]"
+    if state.ndim != 2 or state.dtype not in STATE_DTYPES or not plain(state):
+        return f"is {_form(state)}, expected BF16, F16 or F32 [T, Ht]{kept_axis(state, 2)}"
+    if state.shape[0] == length:
+        return ""
+    ratio = (
+        f" (ratio {state.shape[0] / length:.2f}; one over the accept length means that a speculating engine recorded "
+        "one row a round)"
+    )
+    return f"has {state.shape[0]} rows for {length} tokens; expected one row a token" + (
+        ratio if state.shape[0] < length else ""
+    )
+
+
+def _row(ids: Tensor) -> bool:
+    """Whether token ids are one row, or one column, of a table: an axis was kept."""
+    return sum(size > 1 for size in ids.shape) == 1
 
 
 def _form(value: Any) -> str:

@@ -35,14 +35,23 @@ def tensor(recording: Recording, content: Content, key: str, index: int = 0, axe
         return None
     if value.ndim == axes + 1 and value.shape[0] == 1:
         value = value[0]
-    if value.ndim == axes + 1 and value.shape[0] > 1:
+    if value.ndim == axes + 1 and value.shape[0] > 1 and not kept_axis(value, axes):
         recording.faults.append(f"{key} is {list(value.shape)}: a batch of {value.shape[0]}, expected one conversation")
         return None
     if value.ndim != axes:
         words = {1: "[T]", 2: "[T, width]", 3: "[T, slots, Ht]"}[axes]
-        recording.faults.append(f"{key} is {list(value.shape)}, expected {words}")
+        recording.faults.append(f"{key} is {list(value.shape)}, expected {words}{kept_axis(value, axes)}")
         return None
     return value
+
+
+def kept_axis(value: object, axes: int) -> str:
+    """What to do with an axis of one that a tensor of ``axes`` axes has beside them, "" where it has none."""
+    if not isinstance(value, Tensor) or value.ndim != axes + 1 or 1 not in value.shape:
+        return ""
+    at = list(value.shape).index(1)
+    name = "batch axis" if at == 0 else "axis of one"
+    return f"; squeeze the {name} (.squeeze({at})): {list(value.squeeze(at).shape)}"
 
 
 def plain(value: Tensor) -> bool:

@@ -9,6 +9,7 @@ the content itself is looked at: "no reading fits" is an answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eagle3lab.aligned import Recording
 from eagle3lab.bench import Bench
@@ -19,7 +20,8 @@ from eagle3lab.reading import FINAL, Reading
 from eagle3lab.records import Interval, Sample
 from eagle3lab.search import suspects
 from eagle3lab.search.fields import Weighed, open_fields, weigh
-from eagle3lab.search.rescue import deeper, pair, pair_of_near_misses, recordings, reread, unstated
+from eagle3lab.search.mended import beside_map
+from eagle3lab.search.rescue import deeper, pair, pair_of_near_misses, recordings, reread, turned_otherwise, unstated
 from eagle3lab.search.starts import best_start, set_out
 from eagle3lab.search.walk import Walk
 from eagle3lab.search.wirings import Progress, gain, race, together, wirings
@@ -60,6 +62,7 @@ def search(
         # a shift that is not the draft's own may be what a lag of several rows leaves of itself
         reread(walk, starts, not fits or walk.barely(low) or walk.current.shift != starts[0].shift)
         or unstated(walk)
+        or turned_otherwise(walk, starts[0])
         or (pair_of_near_misses if fits else pair)(walk, starts)
         or deeper(walk, starts)
     ):
@@ -89,7 +92,10 @@ def search(
         fits, found = not proven, proven or found
     # where states lack columns or lie in another basis, hits say nothing of single samples
     found = [s for s in found if s.kind in ("columns", "basis")] or found
-    return _result(walk, fits, low, found, before != walk.current)
+    result = _result(walk, fits, low, found, before != walk.current)
+    if not fits and any(suspect.kind == "map" for suspect in found):
+        return replace(result, mended=beside_map(walk, starts[0], tried))
+    return result
 
 
 def _result(walk: Walk, fits: bool, low: float, found: list[suspects.Suspect], pruned: bool) -> ScanResult:

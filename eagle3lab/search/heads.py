@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from eagle3lab.errors import LabError
 from eagle3lab.forward import rollout
 from eagle3lab.outcome import Suspect
 from eagle3lab.reading import Reading
+from eagle3lab.readout import Step, join
 from eagle3lab.samples import reply_rows
 from eagle3lab.stats import likeness
 
@@ -26,10 +28,14 @@ EXPLAINS = 0.5
 """Share of the rows that the file's map has wrong, which a map learned from other rows must have right."""
 
 BLOCKS, ROWS = 8, 12
-"""Blocks of the target's vocabulary, and rows below which nothing is said of one."""
+"""Blocks of the target's vocabulary, and times below which nothing is said of one."""
 
-LOST, SOUND = 0.08, 0.3
-"""Accuracy below which a block is lost, beside one that is at least this good."""
+WRONG, CHANCE = 0.25, 0.2
+"""Share of the best block's rate of right drafts below which a block is doubted, and the mean place of its recorded
+tokens (0 the draft's best, 0.5 chance) from which its rows know nothing of them."""
+
+LUCK = 0.005
+"""Chance of so few right drafts, had the block half the best one's rate, below which it is not luck."""
 
 Block = tuple[int, int]
 """Ids of the target's vocabulary: the first, and past the last."""
@@ -44,6 +50,7 @@ class Said:
         target: int64 [R], the target ids that the reading's map makes of them.
         meant: int64 [R], the recorded tokens.
         covered: bool [R]: the map reaches the recorded token.
+        place: float [R], the recorded token among the draft's, 0 its best and 1 its last; NaN where not covered.
         sizes: rows of each sample.
     """
 
@@ -51,6 +58,7 @@ class Said:
     target: Tensor
     meant: Tensor
     covered: Tensor
+    place: Tensor
     sizes: tuple[int, ...]
 
     @property
@@ -63,55 +71,114 @@ def said(bench: Bench, reading: Reading) -> Said | None:
     """What the draft says under ``reading`` with its own head, None where that is not the one, or cannot be run."""
     if reading.head != "own":
         return None
-    parts: list[tuple[Tensor, Tensor]] = []
+    steps: list[Step] = []
     try:
         hot = bench.model.vocab_map(reading).hot_token_id
         for sample in bench.samples:
             rows = reply_rows(sample)
             rows = rows[rows < sample.length - 1 - reading.shift]
-            plain = reading.replace(vocab_map="identity")
-            step = rollout(bench.model, sample, plain, 1, rows=rows, probabilities=False).steps[0]
-            parts.append((step.top_ids[:, 0], step.truth))
+            steps.append(rollout(bench.model, sample, reading, 1, rows=rows).steps[0])
     except LabError:
         return None
-    draft, meant = (torch.cat(part) for part in zip(*parts, strict=True))
-    target = torch.where(draft >= 0, hot[draft.clamp(min=0)], -1)
-    return Said(draft, target, meant, torch.isin(meant, hot), tuple(len(d) for d, _ in parts))
+    every = join(steps)
+    target, meant = every.top_ids[:, 0], every.truth
+    draft_id = torch.full((int(hot.max()) + 1,), -1)
+    draft_id[hot] = torch.arange(len(hot))
+    draft = torch.where(target >= 0, draft_id[target.clamp(min=0)], -1)
+    place = torch.where(every.truth_rank >= 0, every.truth_rank / len(hot), float("nan"))
+    return Said(draft, target, meant, torch.isin(meant, hot), place, tuple(len(step.rows) for step in steps))
 
 
-def lost_blocks(found: Said, vocab: int) -> tuple[int, int, str] | None:
-    """The ids (first, past the last) where hardly a token is drafted, or hardly a draft right; with the numbers.
+def lost_blocks(found: Said, vocab: int, low: float) -> tuple[list[Block], str]:
+    """Stretches of ids whose head rows know nothing of their tokens, beside blocks that do; with the numbers of all.
 
-    Rows that were never learned say something all the same: what they say is wrong. Rare tokens of a sound head are
-    drafted seldom, and rightly.
+    Hard and rare tokens are drafted seldom, and rightly as often as others; rows that were never learned, or lost, say
+    something all the same, and it is wrong. Rows of zeros say nothing: then their tokens' places tell.
+
+    Args:
+        found: from `said`.
+        vocab: V.
+        low: the floor, above which some block must clearly be.
     """
-    drafted, said_right, shares = dict[Block, float](), dict[Block, float](), list[str]()
-    for i in range(BLOCKS):
-        block = low, high = i * vocab // BLOCKS, (i + 1) * vocab // BLOCKS
-        meant = found.covered & (found.meant >= low) & (found.meant < high)
-        said = (found.target >= low) & (found.target < high)
-        right, n, times = int(found.hits[meant].sum()), int(meant.sum()), int(said.sum())
-        if n >= ROWS:
-            drafted[block] = right / n
-        if times >= ROWS:
-            said_right[block] = right / times
-        if max(n, times) >= ROWS:
-            shares.append(f"{low}…{high - 1} {right} of {n} ({times} times said)")
-    best, best_said = max(drafted.values(), default=0.0), max(said_right.values(), default=0.0)
-    bad = {block for block, rate in drafted.items() if rate < LOST and rate < 0.15 * best}
-    bad |= {b for b, rate in said_right.items() if rate < 0.15 * best_said and drafted.get(b, 0.0) < 0.5 * best}
-    if best < SOUND or not bad:
-        return None
-    return min(bad)[0], max(bad)[1], ", ".join(shares)
+    blocks = [(i * vocab // BLOCKS, (i + 1) * vocab // BLOCKS) for i in range(BLOCKS)]
+    told = {block: _told(found, block) for block in blocks}
+    best = max(told.values(), key=lambda t: t.surely)
+    if best.surely < max(low, 0.1) + 0.05:
+        return [], ""
+    rows, total = sum(t.meant for t in told.values()), sum(t.meant * t.place for t in told.values())
+    bad = [
+        t.wrong(best.surely) or t.silent((total - t.meant * t.place) / max(rows - t.meant, 1)) for t in told.values()
+    ]
+    empty = [max(t.meant, t.said) < ROWS for t in told.values()]
+    out: list[Block] = []
+    for i, block in enumerate(blocks):
+        if not bad[i]:
+            continue
+        last = next((j for j in range(i - 1, -1, -1) if not empty[j]), -1)  # what was hardly tried parts no stretch
+        if out and last >= 0 and bad[last]:
+            out[-1] = (out[-1][0], block[1])
+        else:
+            out.append(block)
+    words = [f"{a}…{b - 1} {t.right} right of {t.said} said, {t.meant} recorded" for (a, b), t in told.items()
+             if max(t.said, t.meant) >= ROWS]  # fmt: skip
+    return out, ", ".join(words)
 
 
-def blocks(found: Said, vocab: int) -> Iterator[Suspect]:
+@dataclass(frozen=True)
+class Told:
+    """One block of ids: how often they were said, how often rightly, and where their recorded tokens stood.
+
+    Attributes:
+        said: rows on which the draft says one of them.
+        right: of these, rightly.
+        meant: rows on which one of them is recorded, and covered.
+        place: their mean place, 0.5 where there is none.
+    """
+
+    said: int
+    right: int
+    meant: int
+    place: float
+
+    @property
+    def surely(self) -> float:
+        """The rate of right drafts, less what luck may have added."""
+        return (self.right - self.right**0.5) / self.said if self.said >= ROWS else 0.0
+
+    def wrong(self, best: float) -> bool:
+        """Whether what it says is hardly ever right where the best block's rate is ``best``."""
+        if self.said < ROWS or self.right > WRONG * best * self.said or _luck(self.right, self.said, best / 2) > LUCK:
+            return False
+        return self.place > CHANCE if self.meant >= ROWS // 2 else self.right == 0 and self.said >= 2 * ROWS
+
+    def silent(self, elsewhere: float) -> bool:
+        """Whether it is not said, and its tokens stand where chance puts them, those of other blocks far ahead."""
+        return self.said < ROWS <= self.meant and self.place > 2 * CHANCE and elsewhere < CHANCE / 2
+
+
+def _luck(right: int, said: int, rate: float) -> float:
+    """The chance of ``right`` of ``said`` or fewer at this rate."""
+    k, n = torch.arange(right + 1, dtype=torch.float64), torch.tensor(float(said), dtype=torch.float64)
+    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+    return float((ways + k * math.log(rate) + (n - k) * math.log1p(-rate)).logsumexp(0).exp())
+
+
+def _told(found: Said, block: Block) -> Told:
+    low, high = block
+    said = (found.target >= low) & (found.target < high)
+    meant = found.covered & (found.meant >= low) & (found.meant < high)
+    place = float(found.place[meant].nanmean()) if bool(meant.any()) else 0.5
+    return Told(int(said.sum()), int(found.hits[said].sum()), int(meant.sum()), place)
+
+
+def blocks(found: Said, vocab: int, low: float) -> Iterator[Suspect]:
     """Part of the head's rows: no map makes tokens of what they say."""
-    if (lost := lost_blocks(found, vocab)) is not None:
-        first, end, words = lost
+    bad, words = lost_blocks(found, vocab, low)
+    if bad:
+        named = " and ".join(f"{first} … {end - 1}" for first, end in bad)
         yield Suspect(
-            "block", f"the head's rows of tokens {first} … {end - 1} are hardly ever right, those of others are",
-            "lm_head.weight", f"recorded tokens drafted, by id: {words}",
+            "block", f"the head's rows of tokens {named} know nothing of them, those of others do",
+            "lm_head.weight", f"drafts by id: {words}",
             "rows of lm_head in this part are bad (a lost shard: V011, W010): export the checkpoint again",
         )  # fmt: skip
 
@@ -126,12 +193,11 @@ def rebuilt(found: Sequence[Said], low: float) -> Iterator[Suspect]:
     for one in found:
         if len(one.meant) < 40:
             return
-        draft, meant, hits = one.draft.tolist(), one.meant.tolist(), one.hits.tolist()
-        learned = _common(draft[::2], meant[::2])
-        told = [learned.get(d) == y for d, y in zip(draft[1::2], meant[1::2], strict=True)]
+        meant, hits = one.meant.tolist(), one.hits.tolist()
+        _, rate, told = learned(one)
         wrong = [right for right, hit in zip(told, hits[1::2], strict=True) if not hit]
-        if sum(told) / len(told) > best:
-            best = sum(told) / len(told)
+        if rate > best:
+            best = rate
             base = max(meant.count(y) for y in set(meant[::2])) / len(meant)
             explained = sum(wrong) / len(wrong) if len(wrong) >= 8 else 0.0
     if best > max(low, base) + RECOVERS and explained > max(EXPLAINS, base + RECOVERS):
@@ -141,6 +207,14 @@ def rebuilt(found: Sequence[Said], low: float) -> Iterator[Suspect]:
             f"those that the file's has wrong on {explained:.2f}",
             "take d2t from the training run that made lm_head (vocab_mapping.pt); do not rebuild it from other text",
         )  # fmt: skip
+
+
+def learned(one: Said) -> tuple[dict[int, int], float, list[bool]]:
+    """Draft id → token as half of the rows teach it; the share of the others that it has right, and which of them."""
+    draft, meant = one.draft.tolist(), one.meant.tolist()
+    found = _common(draft[::2], meant[::2])
+    told = [found.get(d) == y for d, y in zip(draft[1::2], meant[1::2], strict=True)]
+    return found, sum(told) / max(len(told), 1), told
 
 
 def _common(draft: list[int], meant: list[int]) -> dict[int, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from eagle3lab.aligned import Recording
 from eagle3lab.bench import Bench, start_of, with_states
 from eagle3lab.errors import LabError
 from eagle3lab.forward import rollout
@@ -23,6 +24,9 @@ OTHERS = 10
 
 FIRST, THEN = 24, 80
 """Rows on which the other sample is chosen, and rows up to which it is then judged."""
+
+LAGS = 16
+"""Rows up to which one sample's own lag is looked for, and never more than a fifth of it."""
 
 STEP, DROP, LEAST = 5.0, 0.25, 12
 """Step in a sample's hits: standard errors, accuracy lost, rows on either side."""
@@ -65,12 +69,13 @@ def parts(bench: Bench, reading: Reading, found: Sequence[Part], low: float) -> 
     """
     steps = {i: level for i, part in enumerate(found) if (level := _step(part)) is not None}
     shared = _shared(found, steps, low)
-    out, blamed = [], set[int]()
+    lags = _displaced(bench, reading, found, low)
+    out, blamed = [_early_or_late(found[i], *told) for i, told in lags.items()], set(lags)
     for i, level in steps.items():
         part = found[i]
         place = int(part.rows[level.place])
         own = _without_states(bench, reading, part, slice(level.place, None))
-        if i in shared or level.before < low + RECOVERS or level.after - own > LEFT * (level.before - own):
+        if i in shared or i in lags or level.before < low + RECOVERS or level.after - own > LEFT * (level.before - own):
             continue
         blamed.add(i)
         out.append(Suspect(
@@ -100,6 +105,45 @@ def _shared(found: Sequence[Part], steps: dict[int, Level], low: float) -> set[i
         if len(both) > 2 and sum(worse) > 0.7 * len(both) and after - low > 0.15 * (before - low):
             out.add(i)
     return out
+
+
+def _displaced(
+    bench: Bench, reading: Reading, found: Sequence[Part], low: float
+) -> dict[int, tuple[int, float, float]]:
+    """Samples whose rows lie early or late, each by its own number: (lag, accuracy then, accuracy as recorded).
+
+    The lag is chosen on some rows and judged on the next.
+    """
+    means = {i: float(p.told.mean()) for i, p in enumerate(found) if len(p.told) >= LEAST}
+    best = max(means.values(), default=0.0)
+    originals, out = {s.name: s for s in bench.originals}, dict[int, tuple[int, float, float]]()
+    for i, mean in means.items():
+        if mean + APART * _spread(mean, len(found[i].told)) > best or mean > 0.7 * best:
+            continue
+        own = Bench(bench.model, [originals[found[i].sample.name]])
+        most = min(LAGS, own.originals[0].length // 5)
+        ways = [Recording(lag=lag) for lag in range(-most, most + 1) if lag != bench.recording.lag]
+        lag = max(ways, key=lambda way: _hits(own.under(way), reading, FIRST).mean())
+        rest = _hits(own.under(lag), reading, None)[FIRST:]
+        if len(rest) >= LEAST and float(rest.mean()) > max(low, mean) + RECOVERS:
+            out[i] = (lag.lag, float(rest.mean()), mean)
+    return out
+
+
+def _hits(bench: Bench, reading: Reading, rows: int | None) -> Tensor:
+    """Float [R] at step 0 of the first sample."""
+    try:
+        return bench.score([reading], rows, 1, likely=False)[0].hits[0][:, 0].float()
+    except LabError:
+        return torch.zeros(1)
+
+
+def _early_or_late(part: Part, lag: int, then: float, now: float) -> Suspect:
+    return Suspect(
+        "rows", f"{part.sample.name}: its rows are displaced: row r holds the state of position r {lag:+d}",
+        part.sample.path, f"accuracy {then:.2f} read so, {now:.2f} as recorded",
+        "record it again, or leave it out ([samples] exclude): no one lag mends all samples",
+    )  # fmt: skip
 
 
 def _foreign_ones(

@@ -13,7 +13,7 @@ from eagle3lab.neighbours import SHIFTS, guesses, maps, variants
 from eagle3lab.reading import Aux, Reading
 from eagle3lab.records import Interval
 from eagle3lab.search.fields import STEPS, WORTH
-from eagle3lab.search.walk import Walk
+from eagle3lab.search.walk import Walk, reverted
 from eagle3lab.search.wirings import by_rank, gain, together
 
 LAGS = 16
@@ -30,6 +30,10 @@ NEAREST = 6
 
 CLOSE = 4
 """Changes that are worth little or cost little, whose neighbours are tried where a reading fits already."""
+
+
+Reread = tuple[Recording, tuple[Reading, ...]]
+"""A way to read the recording's rows, and changes one after another beside it."""
 
 
 def recordings(bench: Bench, reading: Reading, lags: bool = True) -> list[Recording]:
@@ -60,28 +64,23 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     if not ways:
         return False
     walk.say(f"search: {len(ways)} ways to read the rows")
-    most = max(abs(w.lag) for w in (*ways, walk.bench.recording))
-    margin = Margin(most, most)
+    longest = max(abs(w.lag) for w in (*ways, walk.bench.recording))
+    margin = Margin(longest, longest)
     tried = _tried(walk, starts)
     again = bool(walk.bench.recording.lag)
     if again:  # a shift is the same as a lag, but for the rows at a text's ends
         tried = [walk.current, *(v for v in variants(walk.bench.model, walk.current) if v.shift == walk.current.shift)]
-    found: list[tuple[Recording, Reading, Score]] = []
-    for rows, count, go_on in ((24, 2, 8), (None, None, 1)):
-        asked = list(dict.fromkeys(way for way, _, _ in found)) or ways
-        wanted = {(way, reading) for way, reading, _ in found}
-        scored: list[tuple[Recording, Reading, Score]] = []
-        for way in asked:
-            readings = [r for r in tried if not wanted or (way, r) in wanted]
-            with suppress(LabError):
-                bench = walk.bench.under(way)
-                scores = bench.runnable(readings, rows, count, narrow=rows is not None, margin=margin)
-                walk.tried += bench.tried
-                scored += [(way, r, s) for r, s in zip(readings, scores, strict=True) if s is not None and s.rows]
-        if not scored:
-            return False
-        found = [scored[i] for i in by_rank([s for _, _, s in scored])[:go_on]]
-    ((way, reading, best),) = found
+    asked: list[Reread] = [(way, (reading,)) for way in ways for reading in tried]
+    if again:  # two other faults beside it may hide which lag is right
+        near = [key for key, _ in _as_read(walk, asked, 24, 2, margin)[:CLOSE]]
+        twice = [(way, (one, two)) for way, (one, *_) in near for two in variants(walk.bench.model, one)]
+        asked += [(way, steps) for way, steps in twice if steps[1].shift == steps[0].shift]
+    for rows, count, most in ((24, 2, 2 * CLOSE), (None, None, 1)):
+        scored = _as_read(walk, asked, rows, count, margin)[:most]
+        asked = [key for key, _ in scored]
+    if not scored:
+        return False
+    (((way, steps), best),) = scored
     base = [s for s in walk.bench.runnable(tried, None, None, margin=margin) if s is not None and s.rows]
     # a reading that joins a later token, or a recording read late, has a row less at a text's end: no pair with it
     shapes = [h.shape for h in best.hits]
@@ -91,6 +90,7 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     gap = paired(best, max(base, key=lambda s: (s.accuracy, s.mean_loglik)), 1 - 0.05 / (len(ways) * len(tried)))
     if gap.low <= 0 or (again and gap.value < GUESSED):
         return False
+    reading = steps[-1]
     if reading.replace(aux=walk.current.aux) != walk.current and not again:
         # repairs so far were luck at the level of chance: the way begins again from the configured reading
         walk.path, walk.current = [], starts[0] if walk.bench.holds(starts[0]) else reading
@@ -99,11 +99,29 @@ def reread(walk: Walk, starts: Sequence[Reading], lags: bool) -> bool:
     if way.lag and walk.current.shift != first and not again:
         way = Recording(lag=way.lag + walk.current.shift - first, form=way.form)
         walk.path = [repair for repair in walk.path if repair.field != "shift"]
-        walk.current, reading = walk.current.replace(shift=first), reading.replace(shift=first)
+        walk.current, steps = walk.current.replace(shift=first), (reading.replace(shift=first),)
     walk.read_as(way, gap, margin)
-    if reading != walk.current:
-        walk.take(reading, gain(walk.bench, reading, walk.current))
+    for reading in steps:
+        if reading != walk.current:
+            walk.take(reading, gain(walk.bench, reading, walk.current))
     return True
+
+
+def _as_read(
+    walk: Walk, asked: Sequence[Reread], rows: int | None, count: int | None, margin: Margin
+) -> list[tuple[Reread, Score]]:
+    """Scores of readings, the best first, each on rows read its own way; none of what cannot be run."""
+    by_way: dict[Recording, list[tuple[Reading, ...]]] = {}
+    for way, steps in asked:
+        by_way.setdefault(way, []).append(steps)
+    scored: list[tuple[Reread, Score]] = []
+    for way, ends in by_way.items():
+        with suppress(LabError):
+            bench = walk.bench.under(way)
+            scores = bench.runnable([end[-1] for end in ends], rows, count, narrow=rows is not None, margin=margin)
+            walk.tried += bench.tried
+            scored += [((way, end), s) for end, s in zip(ends, scores, strict=True) if s is not None and s.rows]
+    return [scored[i] for i in by_rank([score for _, score in scored])]
 
 
 def _tried(walk: Walk, starts: Sequence[Reading]) -> list[Reading]:
@@ -145,8 +163,28 @@ def pair_of_near_misses(walk: Walk, starts: Sequence[Reading]) -> bool:
 
 def unstated(walk: Walk) -> bool:
     """Takes a single change to what no file states, the best of these; says whether one helps."""
+    model = walk.bench.model
     known = any(repair.field == "rope.base" for repair in walk.path)  # a base is off, and its neighbours refine it
-    return _several(walk, [(guess,) for guess in guesses(walk.bench.model, walk.current)], WORTH if known else GUESSED)
+    if _several(walk, [(guess,) for guess in guesses(model, walk.current)], WORTH if known else GUESSED):
+        return True
+    near = dict.fromkeys([*walk.weighed.ties, *walk.weighed.close][: 2 * CLOSE])
+    return _several(walk, [(one, guess) for one in near for guess in guesses(model, one)], GUESSED)
+
+
+def turned_otherwise(walk: Walk, first: Reading) -> bool:
+    """Takes two changes of the rotation in place of those taken so far; says whether that helps.
+
+    Of two wrong ones, base and layout, neither may gain alone what turning fewer columns does.
+    """
+    model, steps = walk.bench.model, [walk.current]
+    for name in dict.fromkeys(repair.field for repair in walk.path if repair.field.startswith("rope.")):
+        steps.append(reverted(steps[-1], first, name))
+    if len(steps) == 1:
+        return False
+    back = steps[-1].rope
+    once = [r for r in variants(model, steps[-1]) if r.rope != back]
+    twice = [(one, two) for one in once for two in variants(model, one) if two.rope not in (one.rope, back)]
+    return _several(walk, [(*steps[1:], one, two) for one, two in twice])
 
 
 def deeper(walk: Walk, starts: Sequence[Reading]) -> bool:

@@ -31,14 +31,14 @@ def whole(bench: Bench, readings: Sequence[Reading], score: Score, low: float) -
     # what the states show by themselves, judged on rows apart, comes before what hits at the floor seem to say
     found = [*turned(bench, readings, low + RECOVERS), *columns(bench)] or list(swapped(bench, readings, low))
     found = found or list(sums(bench, readings[0]))
-    found = found or parts(bench, readings[0], _parts(bench, readings[0], score, None), low)
+    found = found or parts(bench, readings[0], _parts(bench, readings[0], score, None, low), low)
     never = list(fresh(bench))
     # rows of a head that was never trained go with tokens too, since like states give like rows
     if not found and not any("lm_head" in suspect.where for suspect in never):
         told = [one for one in (said(bench, reading) for reading in readings) if one is not None]
         found = list(rebuilt(told, low))
         if told and not found and not never:  # with any matrix fresh whole blocks of ids are never said either
-            found = list(blocks(told[0], bench.model.draft.arch.vocab))
+            found = list(blocks(told[0], bench.model.draft.arch.vocab, low))
     return found or never
 
 
@@ -47,23 +47,23 @@ def partial(bench: Bench, reading: Reading, score: Score, low: float) -> list[Su
     told = said(bench, reading)
     head = list(rebuilt([told], score.accuracy)) if told else []
     if told and not head:
-        head = list(blocks(told, bench.model.draft.arch.vocab))
-    found = _parts(bench, reading, score, told if head else None)
+        head = list(blocks(told, bench.model.draft.arch.vocab, low))
+    found = _parts(bench, reading, score, told if head else None, low)
     return [*columns(bench), *sums(bench, reading), *head, *parts(bench, reading, found, low)]
 
 
-def _parts(bench: Bench, reading: Reading, score: Score, told: Said | None) -> list[Part]:
+def _parts(bench: Bench, reading: Reading, score: Score, told: Said | None, low: float) -> list[Part]:
     """Each sample's rows and hits; rows whose token lies in a lost part of the vocabulary say nothing of the states."""
     vocab = bench.model.draft.arch.vocab
-    lost = lost_blocks(told, vocab) if told is not None else None
+    lost = lost_blocks(told, vocab, low)[0] if told is not None else []
     out = []
     for sample, original, hits in zip(bench.samples, bench.originals, score.hits, strict=True):
         first = bench.recording.first
         rows = reply_rows(original)
         rows = rows[rows >= first][: len(hits)] - first
         mine = hits[:, 0].float()
-        if lost is not None:
-            tokens = sample.input_ids[rows + 1 + reading.shift]
-            mine = torch.where((tokens >= lost[0]) & (tokens < lost[1]), float("nan"), mine)
+        tokens = sample.input_ids[rows + 1 + reading.shift]
+        for first_id, end in lost:
+            mine = torch.where((tokens >= first_id) & (tokens < end), float("nan"), mine)
         out.append(Part(sample, rows, mine))
     return out

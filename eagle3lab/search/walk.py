@@ -132,10 +132,12 @@ class Walk:
 
         Of a repair that gained nothing when it was taken, the gain with the others in place is written down.
         """
+        changed = first.diff(self.current)  # a field that came back to where it was explains nothing
+        self.path = [repair for repair in self.path if repair.field in changed or repair.field in ("lag", "form")]
         if len({repair.field for repair in self.path}) < 2:
             return
         for name in dict.fromkeys(r.field for r in self.path if r.field not in ("lag", "form")):
-            back = _reverted(self.current, first, name)
+            back = reverted(self.current, first, name)
             if back == self.current or not self.bench.holds(back):
                 continue
             kept, lost = self.bench.runnable([self.current, back], None, None, STEPS, likely=False)
@@ -167,7 +169,8 @@ class Walk:
         return self.top().accuracy < max(4 * low, low + 5 * CLEAR)
 
 
-def _reverted(reading: Reading, first: Reading, name: str) -> Reading:
+def reverted(reading: Reading, first: Reading, name: str) -> Reading:
+    """``reading`` with one field as in ``first``."""
     if name.startswith("rope."):
         part = name.removeprefix("rope.")
         return reading.replace(rope=replace(reading.rope, **{part: getattr(first.rope, part)}))

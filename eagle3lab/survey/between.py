@@ -12,6 +12,7 @@ from eagle3lab.records import Sample
 from eagle3lab.stats import best_step, cosine
 from eagle3lab.survey.alignment import LAGS, LEAST
 from eagle3lab.survey.found import Odd, Survey
+from eagle3lab.survey.repeated import mostly
 
 ROWS = 4096
 """Rows from a sample's start that are compared with each other."""
@@ -56,7 +57,7 @@ def between(out: Survey, sample: Sample) -> None:
 
 def _sound(out: Survey, sample: Sample, b: int) -> bool:
     nan, inf, zero = out.bad_rows[sample.name, b]
-    return not nan and not inf and zero <= 1
+    return not nan and not inf and zero <= 1 and not mostly(out, sample, b)
 
 
 def _rows(sample: Sample, b: int) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from eagle3lab.recordings.rows import Copies
 from eagle3lab.stats import Level
 from eagle3lab.survey.alignment import Lens
 
@@ -40,7 +41,7 @@ class Odd:
     """A boundary of one sample that does not belong to the rows of the others.
 
     Attributes:
-        kind: ``late``, ``foreign``, ``increment`` or ``span``.
+        kind: ``late``, ``foreign``, ``increment``, ``end`` or ``span``.
         lag: rows by which it is late (negative: early).
         beside: the boundaries that it was compared with.
         shared: for a late one the cosine with them at that lag, else what they share without it (mean row taken out).
@@ -69,6 +70,8 @@ class Survey:
         unreadable: name → error text.
         partial: unreadable sample → what its rows, fewer than its tokens, are by evidence.
         bad_rows: (sample, boundary) → (NaN rows, infinite rows, zero rows).
+        copies: (sample, boundary) → rows that are copies of earlier ones.
+        sizes: (sample, boundary) → RMS of rows that were all brought to one, and its spread.
         saturated: (sample, boundary) → rows that hold float16's largest number.
         largest: boundary → largest finite magnitude.
         rms: (sample, boundary) → float32 [T].
@@ -108,6 +111,8 @@ class Survey:
     unreadable: dict[str, str] = field(default_factory=dict)
     partial: dict[str, str] = field(default_factory=dict)
     bad_rows: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    copies: dict[tuple[str, int], list[Copies]] = field(default_factory=dict)
+    sizes: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     saturated: dict[tuple[str, int], int] = field(default_factory=dict)
     largest: dict[int, float] = field(default_factory=dict)
     rms: dict[tuple[str, int], Tensor] = field(default_factory=dict)

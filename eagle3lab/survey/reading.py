@@ -14,6 +14,7 @@ from eagle3lab.stats import best_step, cosine, rms
 from eagle3lab.survey.alignment import LAGS, LEAST, LENS_ROWS, Lens
 from eagle3lab.survey.between import between
 from eagle3lab.survey.found import EDGE, Span, Survey
+from eagle3lab.survey.repeated import own_rows
 from eagle3lab.survey.short import rows_by_evidence
 from eagle3lab.target import Target
 
@@ -50,6 +51,7 @@ def survey(samples: Samples, target: Target | None, names: list[str] | None = No
         _origin(out, sample)
         _marked(out, sample)
         _states(out, sample, sums)
+        sample = own_rows(out, sample)
         between(out, sample)
         if target is not None and sample.width == target.hidden:
             _embedding(out, sample, target)

@@ -120,5 +120,5 @@ def _rest(draft: Draft, reading: Reading) -> None:
                 row.canonical or row.stored,
                 f"{row.info.file}: {row.stored} is {list(row.info.shape)}",
                 f"[{', '.join(row.symbols or ())}] = {list(row.expected or ())} is expected",
-                ["config.json or this tensor belongs to another draft"],
+                [*filter(None, [causes.turned(draft, row.canonical) if row.canonical else ""]), causes.OTHER],
             )

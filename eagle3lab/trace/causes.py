@@ -2,7 +2,57 @@
 
 from __future__ import annotations
 
+from eagle3lab import shapes
+from eagle3lab.dialects.common import is_latent
 from eagle3lab.draft import Draft
+
+OTHER = "config.json or this tensor belongs to another draft"
+
+STATED = {"I": "intermediate_size", "V": "vocab_size", "Vd": "draft_vocab_size"}
+"""Keys of config.json that state a width, by its symbol."""
+
+
+def turned(draft: Draft, name: str) -> str:
+    """What to say of the matrix ``name`` where its shape is the reverse of the expected one; ``""`` else.
+
+    A width that is solved from the very tensor is as wrong as the tensor: it is taken from the others, and from
+    config.json.
+    """
+    shape, symbols = draft.shape(name), shapes.symbols_of(name, is_latent(draft.arch))
+    if shape is None or symbols is None or len(shape) != 2 or len(symbols) != 2 or shape[0] == shape[1]:
+        return ""
+    (rows, columns), (gives, takes) = shape, symbols
+
+    def fits(width: int, symbol: str) -> bool:
+        if symbol == "A·Ht":  # as many states as there are
+            return width % draft.arch.target_hidden == 0
+        return width in _widths(draft, name, symbol)
+
+    if (fits(rows, gives) and fits(columns, takes)) or not (fits(columns, gives) and fits(rows, takes)):
+        return ""
+    stored = draft.stored[name]
+    return (
+        f"stored transposed: {stored} is [{rows}, {columns}] = [{takes}, {gives}], and every program reads "
+        f"[{gives}, {takes}] = [{columns}, {rows}]: transpose it on export"
+    )
+
+
+def _widths(draft: Draft, name: str, symbol: str) -> set[int]:
+    """What ``symbol`` stands for by every other tensor and by config.json; by this tensor where nothing else says."""
+    arch, config = draft.arch, draft.arch.config
+    if symbol in ("H", "2H"):  # norm.weight's, and config.json agrees with it
+        return {shapes.sizes(arch)[symbol]}
+    found = {
+        width
+        for row in draft.rows
+        if row.symbols and row.canonical != name and len(row.symbols) == len(row.info.shape)
+        for width, other in zip(row.info.shape, row.symbols, strict=True)
+        if other == symbol
+    }
+    heads = {"nh·d": arch.heads, "nkv·d": arch.kv_heads}.get(symbol)
+    stated = config.get("head_dim") if heads else config.get(STATED.get(symbol, ""))
+    found |= {int(stated) * (heads or 1)} if stated else set()
+    return found or {shapes.sizes(arch)[symbol]}
 
 
 def of_fc(draft: Draft, states: int, width: int) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from eagle3lab.draft import Draft
 from eagle3lab.errors import BadShape
+from eagle3lab.trace.causes import OTHER, turned
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def fit(draft: Draft, operation: str, weight: str, axis: int, width: int, causes
     """Refuses a weight whose ``axis`` is not ``width`` wide.
 
     Raises:
-        BadShape: with ``causes``, the likely ones first.
+        BadShape: with ``causes``, the likely ones first; a matrix that lies transposed is said to, whatever they are.
     """
     shape = draft.shape(weight)
     if shape is None:
@@ -48,6 +49,8 @@ def fit(draft: Draft, operation: str, weight: str, axis: int, width: int, causes
         stored = draft.stored[weight]
         side = "gives" if axis == 0 and len(shape) == 2 else "takes"
         verb = "is expected" if side == "gives" else "arrives"
+        if transposed := turned(draft, weight):
+            causes = [transposed, OTHER]
         raise BadShape(
             operation,
             f"{draft.tensors[stored].file}: {stored} {list(shape)} {side} width {shape[axis]}",

@@ -71,9 +71,7 @@ def reading_of(file: Path) -> Reading:
 def _own(case: Case, which: str) -> Reading:
     reading = case.fitted if which == "fitted" else case.configured.reading
     if reading is None:
-        raise LabError(
-            f"{case.file.path}: no configured reading ({'; '.join(case.configured.refused)}); give two readings"
-        )
+        raise LabError(f"{case.file.path}: no configured reading ({case.configured.unread}); give two readings")
     return reading
 
 

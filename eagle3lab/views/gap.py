@@ -194,9 +194,7 @@ def readings_compared(
     """
     one, two = first or case.configured.reading, second or case.fitted
     if one is None:
-        raise Blocked(
-            "there is no configured reading to compare the fitted one with: " + "; ".join(case.configured.refused)
-        )
+        raise Blocked(f"there is no configured reading to compare the fitted one with: {case.configured.unread}")
     found = case.evaluate(one, steps), case.evaluate(two, steps)
     return versus(*found, kinds(case, found[0].parts))
 
@@ -223,7 +221,7 @@ def cases_compared(first: Case, second: Case, steps: int = 0, which: str = "conf
     for case, names in ((first, list(common)), (second, list(common.values()))):
         reading = case.fitted if which == "fitted" else case.configured.reading
         if reading is None:
-            raise Blocked(f"{case.file.path.name}: no configured reading: {'; '.join(case.configured.refused)}")
+            raise Blocked(f"{case.file.path.name}: no configured reading: {case.configured.unread}")
         found.append(case.evaluate(reading, steps, names))
     other = restricted(found[1], {theirs: mine for mine, theirs in common.items()})
     return versus(found[0], other, kinds(first, found[0].parts))

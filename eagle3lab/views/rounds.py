@@ -156,7 +156,7 @@ def _run_row(case: Case, run: ServingRun) -> dict[str, Any]:
     try:
         served = case.served(run)
         if served.reading is None:
-            return row | {"unpredicted": "; ".join(served.refused)}
+            return row | {"unpredicted": served.unread}
         row["boundaries"] = show(served.reading.aux)
         found = predicted(case, run, served.reading, steps)
     except LabError as error:

@@ -8,7 +8,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from planted import Plan, Shape, World
 
-from faults.kinds import BASE, KINDS, TWO, Damage, Kind, _foreign, _interleaved, _roll, _sglang, _table_of_another, read
+from eagle3lab.reading import Rope
+from faults.kinds import (
+    BASE,
+    KINDS,
+    LINEAR,
+    TWO,
+    Damage,
+    Kind,
+    _foreign,
+    _interleaved,
+    _rebuilt,
+    _roll,
+    _sglang,
+    _table_of_another,
+    read,
+)
 from faults.variants import VARIANTS
 
 BY_NAME = {kind.name: kind for kind in KINDS}
@@ -56,6 +71,9 @@ def _trained_only(world: World) -> None:
                  '[training]\nprogram = "specforge"\n'  # fmt: skip
 
 
+WEAK = BASE.but(misses=0.65, samples=8, length=120)
+"""Some tokens of it are hardly ever drafted, as rare and hard ones of any real draft."""
+
 SOUND: tuple[Sound, ...] = (
     *(Sound(name, plan) for name, plan in VARIANTS.items() if name != "whole vocabulary, no map"),
     Sound("d2t all zero, Vd = V", BASE.but(shape=Shape(vocab=48, draft_vocab=48)), _sglang),
@@ -65,6 +83,8 @@ SOUND: tuple[Sound, ...] = (
     Sound("names of another writer", BASE, _other_names),
     Sound("neighbouring boundaries on purpose", BASE.but(reading=read(aux=(2, 3, 4)), ids=(2, 3, 4))),
     Sound("a wiring that only its trainer reads", BASE.but(reading=read(aux=(2, 4, 5))), _trained_only),
+    Sound("a draft that is right a third of the time", WEAK),
+    Sound("a weak draft of frequent tokens", WEAK.but(frequent=True)),
 )
 
 
@@ -108,6 +128,13 @@ PAIRS: tuple[Kind, ...] = (
           "residual flag lost"),
     _both("residual flag lost", "trained with a double shift", BASE.but(reading=read(shift=2, residual="post_norm"), config=SCALED),
           None, "rope_theta of the config ignored"),
+    _both("map rebuilt on a nearly equal set", "every id one too low", LOW.but(samples=5), _rebuilt),
+    _both("rotary layout", "rope_theta of the config ignored", BASE.but(config=SCALED, samples=5, length=64), _interleaved),
+    _both("a scaling that no file states", "trained with a double shift",
+          BASE.but(reading=read(shift=2, rope=Rope(scaling=LINEAR, limit=512)), samples=5, length=64)),
+    _both("ids for two states, fc takes three", "residual flag lost", BASE.but(ids=(2, 4), reading=read(residual="post_norm"))),
+    _both("first rows missing", "residual flag lost", BASE.but(reading=read(residual="post_norm"), config=SCALED, samples=5, length=64),
+          _roll(4), "rope_theta of the config ignored"),
 )  # fmt: skip
 """Real cases stack two faults; a search that stops at the first improvement reports half the truth."""
 

@@ -138,6 +138,28 @@ def _zero_rows(states: dict) -> np.ndarray:
     return out
 
 
+def _every_state(change: Callable[[np.ndarray], np.ndarray]) -> Damage:
+    def damage(world: World) -> None:
+        world.texts = [(t, {k: change(v) for k, v in s.items()}) for t, s in world.texts]
+
+    return damage
+
+
+def _repeated_tail(rows: np.ndarray) -> np.ndarray:
+    """A writer that fills up to a fixed length with the last row it has."""
+    kept = 5 * len(rows) // 8
+    return np.concatenate([rows[:kept], np.repeat(rows[kept - 1 : kept], len(rows) - kept, 0)])
+
+
+def _twice(rows: np.ndarray) -> np.ndarray:
+    """A ring buffer of half the text, dumped twice."""
+    return np.concatenate([rows[: len(rows) // 2]] * 2)
+
+
+def _normed(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.sqrt(np.square(rows).mean(-1, keepdims=True) + 1e-6)).astype(np.float32)
+
+
 def _one_boundary(by: int) -> Damage:
     """Boundary 4 of every text lies ``by`` rows early, the others as they should."""
     return _set_state(4, lambda s: np.roll(s[4], -by, 0))
@@ -309,6 +331,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("one boundary a row early", "K8 SHARD", WIDE.but(linked=0, samples=5), ("S017",), ("boundary 4",), damage=_one_boundary(1), stages=("samples", "forward")),
     Kind("one boundary of other requests", "K8 SHARD", WIDE.but(linked=0, samples=5), ("S018",), ("boundary 4",), damage=_one_foreign, stages=("samples", "forward")),
     Kind("features added in a span of rows", "K2 SHARD", WIDE.but(linked=0, samples=5, length=64), ("S018",), ("rows 10 to 29 of boundary 2",), damage=_deepstack, stages=("samples", "forward")),
+    Kind("a tail of copies of one row", "K8 SHARD", BASE.but(samples=5, length=64), ("S018",), ("rows 40 … 63 are copies of row 39",), damage=_every_state(_repeated_tail), stages=("samples", "forward")),
+    Kind("a buffer stored twice", "K8 SHARD", BASE.but(samples=5, length=64), ("S018",), ("rows 32 … 63 repeat rows 0 … 31",), damage=_every_state(_twice), stages=("samples", "forward")),
+    Kind("states normed before they were recorded", "K8 SHARD", WIDE.but(linked=0, samples=5), ("S026",), ("normed before they were recorded", "1, 2, 3, 4, 5, 6"), damage=_every_state(_normed), stages=("samples", "forward")),
     Kind("half of the head's rows lost", "K4 LOAD", BASE.but(samples=5, length=80), ("F011", "A006"), ("tokens",), damage=_half_of_the_head, also=("F005", "V011", "W010"), severity=Severity.WARN, stages=("forward", "acceptance")),
     Kind("no reply marked", "K7 DATA", BASE, ("S006",), ("",), damage=_masks(0), stages=("samples", "forward")),
     # only by elimination
