@@ -234,7 +234,7 @@ class Case:
         used = self.samples.searchable(self.draft.arch.target_hidden, wanted)
         found = search(self.model, used, starts, self.progress)
         left = len(self.samples.headline) - len(used)
-        words = f"; {left} headline samples are left out: S001, S002, S008 and S010 say why" if left else ""
+        words = f"; {left} headline samples are left out: S001, S002, S008, S010, S018 and S026 say why" if left else ""
         return replace(found, evidence=found.evidence + words)
 
     def readable(self, name: str) -> Sample | None:
