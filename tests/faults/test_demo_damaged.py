@@ -112,7 +112,7 @@ DAMAGES = {
     "fc fresh": Damage("F011", "fc.weight", draft=_random("fc.weight")),
     "residual flag set, ids wrong": Damage("F003", "(0, 15, 27)", lambda r: r.replace(residual="pre_norm", aux=RIGHT), {"norm_before_residual": True}, ids=(1, 15, 28)),
 }  # fmt: skip
-QUICK = ("residual flag set", "d2t holds ids")
+QUICK = ("residual flag set",)
 
 
 def damaged(folder: Path, demo: Path, damage: Damage, count: int) -> Path:
