@@ -140,6 +140,8 @@ class Interpretation:
         notes: other conventions the user should know, "by reading" where nobody ran it.
         conventions: the reading that it would have with other layer ids, where these alone are refused; its ``aux``
             says nothing.
+        unknown: why the run's engine cannot be read at all, in words; ``""`` where it is known.
+        guess: whether the reading merely stands in for that of an engine that is not known.
     """
 
     program: str
@@ -152,6 +154,8 @@ class Interpretation:
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     conventions: Reading | None = None
+    unknown: str = ""
+    guess: bool = False
 
     @property
     def unread(self) -> str:

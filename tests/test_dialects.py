@@ -529,16 +529,16 @@ def test_whose_reading_is_configured_where_an_engine_is_not_known():
 
     assert of(odd, known).program == "vllm 0.32.0 v1"
     asked = of(odd, odd, known, chosen=True)
-    assert (asked.reading, resolve.strange(asked), resolve.guessed(asked)) == (None, True, False)
+    assert (asked.reading, bool(asked.unknown), asked.guess) == (None, True, False)
     assert of(known, odd, chosen=True).program == "vllm 0.32.0 v1"
     guess = of(odd)
-    assert (guess.reading.aux, resolve.strange(guess), resolve.guessed(guess)) == ((2, 15, 27), True, True)
+    assert (guess.reading.aux, bool(guess.unknown), guess.guess) == ((2, 15, 27), True, True)
     assert "aux_ids [3, 4, 5]" in guess.source
     assert of(odd, program="own").reading is None  # nobody's reading to stand in
     assert "exllama" in of(odd, program="own").source
     by_hand = of(odd, aux=(1, 2, 3))
-    assert (by_hand.reading.aux, resolve.strange(by_hand), resolve.guessed(by_hand)) == ((1, 2, 3), True, False)
-    assert not resolve.strange(of()) and not resolve.guessed(of())
+    assert (by_hand.reading.aux, bool(by_hand.unknown), by_hand.guess) == ((1, 2, 3), True, False)
+    assert not of().unknown and not of().guess
     idle = ServingRun("none", "exllama", steps=0)
     assert of(idle) == of()
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from eagle3lab.acceptance import Evaluation, definition
 from eagle3lab.checks.evidence import Evidence
-from eagle3lab.dialects.resolve import accepts_nothing, guessed
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import Blocked
 from eagle3lab.reading import show
 from eagle3lab.records import Finding, Severity
@@ -53,7 +53,7 @@ def _length(case: Evidence, configured: Evaluation | None, fitted: Evaluation, m
         return Finding("A001", Severity.UNDETERMINED, "accept length of a draft that fits no reading: it says nothing of another",
                        "samples", measured, "a reading that fits (F005)", f"{definition(fitted.steps)}; {best.method}",
                        "mend what F005 names")  # fmt: skip
-    costs = Severity.UNDETERMINED if guessed(case.configured) else Severity.FAIL
+    costs = Severity.UNDETERMINED if case.configured.guess else Severity.FAIL
     return Finding("A001", costs if worse else Severity.INFO, title, "samples", measured,
                    expected="configured = fitted", evidence=f"{definition(fitted.steps)}; {best.method}",
                    remedy="mend what F003 and F006 name" if worse else "")  # fmt: skip

@@ -17,7 +17,7 @@ RETRAIN = "this is in the trained weights: no config edit helps, retrain"
 
 def judged(case: Opened) -> ServingRun | None:
     """The run that F003, F006 and F008 speak of; None where there is none, or its engine is not known."""
-    if resolve.strange(case.configured):
+    if case.configured.unknown:
         return None
     runs = [*([case.run] if case.run else []), *case.runs]
     return next((run for run in runs if run.speculative and run.engine in ENGINES), None)

@@ -9,7 +9,6 @@ import torch
 from eagle3lab.checks import conventions
 from eagle3lab.checks.doubts import stopped, unsound
 from eagle3lab.checks.evidence import Opened
-from eagle3lab.dialects.resolve import guessed
 from eagle3lab.outcome import Depth, Repair
 from eagle3lab.reading import show
 from eagle3lab.records import Finding, Severity
@@ -53,7 +52,7 @@ def _field(case: Opened, repairs: Sequence[Repair]) -> Finding:
         title = f"dropped: {case.configured.program} {last.old}, the draft fits when it {last.new}"
     if alike := [v for e in case.scan.open if e.field == last.field and not e.same for v in e.values if v != first.old]:
         title += f" ({', '.join(alike)} {'fits' if len(alike) == 1 else 'fit'} as well)"
-    severity = Severity.UNDETERMINED if guessed(case.configured) else Severity.FAIL
+    severity = Severity.UNDETERMINED if case.configured.guess else Severity.FAIL
     lag = conventions.recorded_lag(case) if last.field == "shift" else 0
     if lag is None:
         title += f", or the recording's rows are one {'early' if last.new == '2' else 'late'}: nothing recorded tells"

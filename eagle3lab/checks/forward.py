@@ -8,7 +8,7 @@ from eagle3lab.checks.doubts import blocked, doubtful
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.fitted import beside_map, fields, nothing_fits, open_fields, recording, suspects
 from eagle3lab.checks.inputs import finding as unreadable
-from eagle3lab.dialects.resolve import accepts_nothing, guessed, strange
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import BadShape, Blocked, LabError
 from eagle3lab.outcome import ScanResult
 from eagle3lab.reading import Reading, show
@@ -95,10 +95,10 @@ def _not_run(case: Opened) -> list[Finding]:
             expected="a runnable configuration", evidence="the program's own rules (docs/readings.md)",
             remedy=conventions.refusal(case, reason),
         ) for reason in conventions.refusals(case)]  # fmt: skip
-    if found.reading is not None and not guessed(found):
+    if found.reading is not None and not found.guess:
         return []
     remedy = "give what is named here"
-    if strange(found):
+    if found.unknown:
         remedy = "correct engine in case.toml; for another engine, compare the boundaries it feeds with those that fit (F003) by hand"
     elif found.source.startswith("no run"):
         remedy = "name a [[serving]] run of a known engine, or [training] program"
@@ -136,7 +136,7 @@ def _wiring(case: Opened, fitted: Evaluation) -> list[Finding]:
     if configured is None:
         refused = bool(case.configured.refused)
         known = "the configured ones are refused (F008)" if refused else "which ones are fed to it is not known"
-        told = refused or strange(case.configured)
+        told = refused or case.configured.unknown
         findings.append(Finding("F003", Severity.BLOCKED, f"the draft fits boundaries {held}; {known}",
                                 "case.toml", measured=f"accuracy {here:.3f}", evidence=scan.evidence,
                                 remedy=("" if told else "name the serving run; ") + conventions.wiring(case, scan.fitted)))  # fmt: skip
@@ -147,10 +147,10 @@ def _wiring(case: Opened, fitted: Evaluation) -> list[Finding]:
         findings.append(Finding(
             "F003", Severity.PASS, f"the wiring fits: boundaries {show(configured.aux)}"
             + ("" if same else f" cannot be told from the best, {held}")
-            + (f", as read by {case.configured.program}" if guessed(case.configured) else ""),
+            + (f", as read by {case.configured.program}" if case.configured.guess else ""),
             measured=f"accuracy {here:.3f}", evidence=scan.evidence,
         ))  # fmt: skip
-    elif guessed(case.configured):
+    elif case.configured.guess:
         findings.append(Finding(
             "F003", Severity.UNDETERMINED, f"the draft fits boundaries {held}; whether the run feeds them is not known: "
             f"{show(configured.aux)} is what {case.configured.program} reads", "case.toml: engine",

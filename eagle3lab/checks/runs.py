@@ -10,7 +10,7 @@ from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.served import Way, canonical, evaluated, ways
 from eagle3lab.counts import ServingRun
 from eagle3lab.dialects import ENGINES
-from eagle3lab.dialects.resolve import accepts_nothing, guessed, strange
+from eagle3lab.dialects.resolve import accepts_nothing
 from eagle3lab.errors import Blocked
 from eagle3lab.gap.versus import versus
 from eagle3lab.reading import show
@@ -35,7 +35,7 @@ def not_read(case: Opened) -> list[Finding]:
     It needs no recording. What F008 says already, of the run that it speaks of, is not said again.
     """
     first, runs = conventions.judged(case), [r for r in case.runs if r.speculative and r.engine not in ENGINES]
-    if strange(case.configured) and (case.configured.reading is None or guessed(case.configured)):
+    if case.configured.unknown and (case.configured.reading is None or case.configured.guess):
         said = case.run if case.run in runs else runs[0]
         runs = [r for r in runs if r is not said]
     out = []

@@ -22,12 +22,6 @@ NOTHING = "nothing would be accepted"
 ANY_LAYERS = 8
 """L where none is known and some wiring must be begun with: it is the search that says which one fits."""
 
-STRANGE = "is not known; known: "
-"""Words by which ``source`` says that the engine of the case's run is none that the lab knows."""
-
-GUESS = "; as a guess the trained reading"
-"""Words by which ``source`` says that the trained reading stands in for an engine that is not known."""
-
 
 def named(file: CaseFile) -> CaseFile:
     """The case with its engines and its trainer by the names that the lab has for them, however they are spelled."""
@@ -41,16 +35,6 @@ def accepts_nothing(way: Interpretation) -> str:
     There is no Reading of such a run: its ``reading`` is the one that it would have with the tensor.
     """
     return next((text for text in way.invented if NOTHING in text), "")
-
-
-def strange(way: Interpretation) -> bool:
-    """Whether it is of a run whose engine the lab does not know: no run is read then, or a guess stands in."""
-    return STRANGE in way.source
-
-
-def guessed(way: Interpretation) -> bool:
-    """Whether its reading only stands in for that of an engine that the lab does not know."""
-    return GUESS in way.source
 
 
 def usual(arch: Architecture) -> tuple[int, ...]:
@@ -85,7 +69,7 @@ def id_faults(arch: Architecture, layers: int | None, target_type: str, run: Ser
 
 def _strange(run: ServingRun) -> str:
     ids = f"; nor is what its aux_ids {list(run.aux_ids)} mean" if run.aux_ids is not None else ""
-    return f"[[serving]] {run.name!r}: engine {run.engine!r} {STRANGE}{', '.join(ENGINES)}{ids}"
+    return f"[[serving]] {run.name!r}: engine {run.engine!r} is not known; known: {', '.join(ENGINES)}{ids}"
 
 
 def trained(arch: Architecture, layers: int | None, program: str) -> Interpretation | None:
@@ -170,8 +154,8 @@ def configured(
         chosen: whether the first run was asked for by name: none of the others then stands in for it.
 
     Where the wiring cannot be told (no ids, L unknown) there is no reading, and ``source`` says why. Nor is there one
-    for a run that was asked for and whose engine is not known (`strange`). Where no run has a known engine, the trained
-    reading stands in as a guess (`guessed`).
+    for a run that was asked for and whose engine is not known. Where no run has a known engine, the trained
+    reading stands in as a guess.
     """
     drafting = [r for r in runs if r.speculative]
     unknown = next((r for r in drafting if r.engine not in ENGINES), None)
@@ -179,7 +163,9 @@ def configured(
     alone = chosen and unknown is not None and unknown is runs[0]
     try:
         if alone and unknown:
-            found = Interpretation(unknown.engine or unknown.name, None, source=_strange(unknown))
+            found = Interpretation(
+                unknown.engine or unknown.name, None, source=_strange(unknown), unknown=_strange(unknown)
+            )
         elif run is not None:
             found = served(arch, layers, target_type, run)
         else:
@@ -191,8 +177,10 @@ def configured(
         found = _guess(found, unknown, program)
     base = found.reading or found.conventions or (plainest(arch, layers) if aux else None)
     if aux and base:
-        source = f"AUX; {found.source.partition(GUESS)[0]}" if strange(found) else "AUX"
-        found = replace(found, program=f"{found.program} with AUX", reading=base.replace(aux=aux), source=source)
+        source = f"AUX; {found.unknown}" if found.unknown else "AUX"
+        found = replace(
+            found, program=f"{found.program} with AUX", reading=base.replace(aux=aux), source=source, guess=False
+        )
     return found
 
 
@@ -209,12 +197,14 @@ def _guess(found: Interpretation, run: ServingRun, program: str) -> Interpretati
     why = _strange(run)
     if found.reading is None:
         said = "; ".join((why, *found.refused, *filter(None, [found.source])))
-        return replace(found, program=run.engine or run.name, refused=(), source=said)
+        return replace(found, program=run.engine or run.name, refused=(), source=said, unknown=why)
     looks = "which trained the draft" if program else "which the checkpoint looks like"
     return replace(
         found,
         program=f"{found.program} (a guess: engine {run.engine!r} is not known)",
-        source=f"{why}{GUESS} of {found.program}, {looks}, stands in",
+        source=f"{why}; as a guess the trained reading of {found.program}, {looks}, stands in",
+        unknown=why,
+        guess=True,
     )
 
 
