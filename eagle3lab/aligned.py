@@ -56,13 +56,7 @@ def aligned(sample: Sample, recording: Recording, model: Model) -> Sample:
         return sample
     size, lag = sample.length - abs(recording.lag), recording.lag
     tokens, rows = (slice(lag, None), slice(0, size)) if lag > 0 else (slice(0, size), slice(-lag, None))
-    return replace(
-        sample,
-        input_ids=sample.input_ids[tokens],
-        loss_mask=sample.loss_mask[tokens],
-        states={k: v[rows] for k, v in sample.states.items()},
-        final=None if sample.final is None else sample.final[rows],
-    )
+    return sample.at(tokens, rows)
 
 
 def uses_last(reading: Reading, sample: Sample) -> bool:

@@ -217,15 +217,7 @@ class Bench:
 
 def start_of(sample: Sample, length: int) -> Sample:
     """The sample's first ``length`` positions (views)."""
-    if length >= sample.length:
-        return sample
-    return replace(
-        sample,
-        input_ids=sample.input_ids[:length],
-        loss_mask=sample.loss_mask[:length],
-        states={k: v[:length] for k, v in sample.states.items()},
-        final=None if sample.final is None else sample.final[:length],
-    )
+    return sample if length >= sample.length else sample.at(slice(length))
 
 
 def with_states(sample: Sample, change: Callable[[Tensor], Tensor]) -> Sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -236,6 +236,17 @@ class Sample:
     def boundaries(self) -> tuple[int, ...]:
         """The recorded boundaries, ascending."""
         return tuple(sorted(self.states))
+
+    def at(self, positions: slice | Tensor, rows: slice | Tensor | None = None) -> Sample:
+        """Some of its positions, views where they are a slice; states by ``rows`` where these are other ones."""
+        rows = positions if rows is None else rows
+        return replace(
+            self,
+            input_ids=self.input_ids[positions],
+            loss_mask=self.loss_mask[positions],
+            states={k: state[rows] for k, state in self.states.items()},
+            final=None if self.final is None else self.final[rows],
+        )
 
     @property
     def spans(self) -> list[tuple[int, int]]:

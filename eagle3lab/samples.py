@@ -221,13 +221,8 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _without(sample: Sample, kept: int, condemned: set[int]) -> Sample:
     """The first ``kept`` positions, without condemned boundaries (views)."""
-    return replace(
-        sample,
-        input_ids=sample.input_ids[:kept],
-        loss_mask=sample.loss_mask[:kept],
-        states={b: state[:kept] for b, state in sample.states.items() if b not in condemned},
-        final=None if sample.final is None else sample.final[:kept],
-    )
+    states = {b: state for b, state in sample.states.items() if b not in condemned}
+    return replace(sample, states=states).at(slice(kept))
 
 
 def spread(names: Sequence[str], most: int) -> list[str]:

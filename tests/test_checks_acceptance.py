@@ -189,7 +189,7 @@ def test_a008_reads_a_bounded_part(tmp_path, monkeypatch):
         "rollout",
         lambda model, sample, *a, **k: seen.append(sample.length) or rollout(model, sample, *a, **k),
     )
-    long = precision.head(case.sample(), 20)
+    long = precision.start_of(case.sample(), 20)
     assert (long.length, {len(s) for s in long.states.values()}) == (20, {20})
     monkeypatch.setattr(precision, "TEXT", 30)
     precision.check(case, Reading(aux=tiny.AUX), [case.sample(), case.sample("second")] * 4)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from eagle3lab.bench import start_of
 from eagle3lab.checks.evidence import Opened
 from eagle3lab.checks.sizes import bytes_shown
 from eagle3lab.dialects.common import is_latent
@@ -58,21 +59,10 @@ class Flips:
 
 def check(case: Opened, reading: Reading, samples: list[Sample]) -> list[Finding]:
     """All findings about precision and memory, on at most `SAMPLES` samples of `TEXT` positions."""
-    chosen = [cut for s in samples if len(reply_rows(cut := head(s, TEXT))) >= 8][:SAMPLES]
+    chosen = [cut for s in samples if len(reply_rows(cut := start_of(s, TEXT))) >= 8][:SAMPLES]
     if not chosen:
         return []
     return [*_formats(case, reading, chosen), *_growth(case, reading, chosen), *_memory(case, reading, samples)]
-
-
-def head(sample: Sample, length: int) -> Sample:
-    """The sample's first ``length`` positions (views)."""
-    if sample.length <= length:
-        return sample
-    return replace(
-        sample, input_ids=sample.input_ids[:length], loss_mask=sample.loss_mask[:length],
-        states={k: s[:length] for k, s in sample.states.items()},
-        final=None if sample.final is None else sample.final[:length],
-    )  # fmt: skip
 
 
 def flips(case: Opened, reading: Reading, samples: list[Sample]) -> list[Flips]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
-from torch import Tensor
 
 from eagle3lab.recordings.rows import before_copies, copied, normed, runs, sizes
 from eagle3lab.records import Sample
@@ -33,20 +30,9 @@ def own_rows(out: Survey, sample: Sample) -> Sample:
             end = min(end, before_copies(lags, sample.length))
     if bool(kept.all()) or int(kept.sum()) < LEAST:
         return sample
-    return _with(sample, slice(end) if bool(kept[:end].all()) else torch.nonzero(kept)[:, 0])
+    return sample.at(slice(end) if bool(kept[:end].all()) else torch.nonzero(kept)[:, 0])
 
 
 def mostly(out: Survey, sample: Sample, b: int) -> bool:
     """Whether more than half of a boundary's rows are copies."""
     return 2 * sum(c.count for c in out.copies.get((sample.name, b), ())) > sample.length
-
-
-def _with(sample: Sample, rows: slice | Tensor) -> Sample:
-    """Some of its rows; views where they are a slice."""
-    return replace(
-        sample,
-        input_ids=sample.input_ids[rows],
-        loss_mask=sample.loss_mask[rows],
-        states={b: state[rows] for b, state in sample.states.items()},
-        final=None if sample.final is None else sample.final[rows],
-    )
