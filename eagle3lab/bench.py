@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eagle3lab.acceptance import RESAMPLES, SEED
+from eagle3lab.acceptance import resampled
 from eagle3lab.aligned import Recording, aligned
 from eagle3lab.errors import Blocked, LabError
 from eagle3lab.forward import rollout
@@ -25,6 +26,9 @@ from eagle3lab.trace import trace
 MISS = -20.0
 """Log-likelihood counted for a recorded token that the draft cannot say, so that maps can be compared (nats)."""
 
+KNOWN = 64
+"""Scores on all rows that are kept: the reading reached is compared with others at every stage."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -38,13 +42,13 @@ class Score:
     hits: list[Tensor]
     loglik: list[Tensor]
 
-    @property
+    @cached_property
     def accuracy(self) -> float:
         """Over all rows and steps."""
         rows = torch.cat([h.flatten() for h in self.hits])
         return float(rows.float().mean()) if len(rows) else float("nan")
 
-    @property
+    @cached_property
     def mean_loglik(self) -> float:
         """Mean log-likelihood at step 0, nats a token."""
         return float(torch.cat(self.loglik)[:, 0].mean())
@@ -75,6 +79,19 @@ class Margin:
     tail: int = 0
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a reading: `Bench.score`'s arguments, the largest shift of all that answer for the same rows."""
+
+    rows: int | None
+    count: int | None
+    steps: int
+    late: int
+    likely: bool
+    narrow: bool
+    margin: Margin
+
+
 class Bench:
     """Scores readings on the reply rows of a few samples.
 
@@ -94,6 +111,7 @@ class Bench:
             Narrow(model, torch.cat([s.input_ids for s in self.originals])) if wide and self.originals else model
         )
         self._traced: set[tuple[Reading, int]] = set()
+        self._known: dict[tuple[Reading, _Asked], Score] = {}
         if not self.samples:
             raise Blocked("no sound headline sample has a reply of four tokens or more: nothing to search on")
 
@@ -136,33 +154,42 @@ class Bench:
             narrow: whether a part of the vocabulary will do: to put candidates in order, never for a number.
             margin: positions left out.
         """
-        scores = [Score([], []) for _ in readings]
         late = max([shift, *(r.shift for r in readings)])
-        for sample, original in list(zip(self.samples, self.originals, strict=True))[:count]:
-            products: dict[tuple[int, int | str, str], Tensor] = {}
-            chosen = self._chosen(original, steps, late, margin)[: rows or None]
-            for reading, score in zip(readings, scores, strict=True):
-                self._fits(reading, sample.width)
-                model = self.narrow if narrow else self.model
-                hits, loglik = self._one(model, sample, reading, chosen, steps, likely, products)
-                score.hits.append(hits)
-                score.loglik.append(loglik)
-        self.tried += len(readings)
-        return scores
+        asked = _Asked(rows, count, steps, late, likely, narrow, margin)
+        return [score for score in self._scored(readings, asked, True) if score is not None]
 
     def runnable(self, readings: Sequence[Reading], rows: int | None, count: int | None, steps: int = 1,
                  *, likely: bool = True, narrow: bool = False,
                  margin: Margin = Margin()) -> list[Score | None]:  # fmt: skip
         """Each reading's score, None where it cannot be run; all on the same rows."""
         latest = max((r.shift for r in readings), default=0)
-        scores: list[Score | None] = []
-        for reading in readings:
-            try:
-                scores += self.score(
-                    [reading], rows, count, steps, shift=latest, likely=likely, narrow=narrow, margin=margin
-                )
-            except LabError:
-                scores.append(None)
+        return self._scored(readings, _Asked(rows, count, steps, latest, likely, narrow, margin), False)
+
+    def _scored(self, readings: Sequence[Reading], asked: _Asked, strict: bool) -> list[Score | None]:
+        """Each reading's score; of one that cannot be run the error is raised (``strict``), or None stands for it."""
+        known = [self._known.get((reading, asked)) for reading in readings]
+        scores: list[Score | None] = [score or Score([], []) for score in known]
+        model = self.narrow if asked.narrow else self.model
+        for sample, original in list(zip(self.samples, self.originals, strict=True))[: asked.count]:
+            products: dict[tuple[int, int | str, str], Tensor] = {}
+            rows = self._chosen(original, asked.steps, asked.late, asked.margin)[: asked.rows or None]
+            for i, (reading, score) in enumerate(zip(readings, scores, strict=True)):
+                if score is None or known[i]:
+                    continue
+                try:
+                    self._fits(reading, sample.width)
+                    hits, loglik = self._one(model, sample, reading, rows, asked.steps, asked.likely, products)
+                except LabError:
+                    if strict:
+                        raise
+                    scores[i] = None
+                    continue
+                score.hits.append(hits)
+                score.loglik.append(loglik)
+        self.tried += sum(score is not None for score in scores)
+        if asked.rows is None:
+            self._known |= {(r, asked): s for r, s in zip(readings[-KNOWN:], scores[-KNOWN:], strict=True) if s}
+            self._known = dict(list(self._known.items())[-KNOWN:])
         return scores
 
     def _chosen(self, original: Sample, steps: int, late: int, margin: Margin) -> Tensor:
@@ -248,7 +275,7 @@ def _mean(gaps: Iterable[Tensor], level: float) -> Interval:
     else:
         top = torch.cat([g.mean(-1) for g in gaps]).double()
         bottom, unit = torch.ones(len(top)).double(), f"{len(top)} rows (too few samples)"
-    draws = torch.randint(len(top), (RESAMPLES, len(top)), generator=torch.Generator().manual_seed(SEED))
-    gap = top[draws].sum(1) / bottom[draws].sum(1)
+    over, under = resampled(torch.stack([top, bottom], 1)).T
+    gap = over / under
     low, high = gap.quantile(torch.tensor([(1 - level) / 2, (1 + level) / 2]).double()).tolist()
     return Interval(float(top.sum() / bottom.sum()), low, high, int(sum(sizes)), f"bootstrap over {unit}")

@@ -14,6 +14,9 @@ from eagle3lab.records import Sample
 from eagle3lab.target import Target
 from eagle3lab.vocab import VocabMap
 
+NEAR = 64 * 2**20
+"""Bytes of embedding rows that are kept: a search asks for those of the same few texts hundreds of times."""
+
 READ_ROWS = 256 * 2**20
 """A larger embedding table is read row by row: mapped, each row would bring megabytes of its neighbours into memory."""
 
@@ -31,6 +34,8 @@ class Model:
         self.draft, self.target = draft, target
         self.device = torch.device(device)
         self._weights: dict[tuple[str, torch.dtype], Tensor] = {}
+        self._near: dict[tuple[str, torch.dtype, bytes], Tensor] = {}
+        self._maps: dict[str, VocabMap] = {}
 
     def weight(self, name: str, dtype: torch.dtype) -> Tensor:
         """The canonical tensor in ``dtype`` on the device, cached."""
@@ -54,7 +59,16 @@ class Model:
         return F.linear(x, self.weight(f"{name}.weight", x.dtype), self.optional(f"{name}.bias", reading, x.dtype))
 
     def embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
-        """Embedding rows of target ids ``tokens`` [R] → [R, H]."""
+        """Embedding rows of target ids ``tokens`` [R] → [R, H]; not to be written to."""
+        key = (reading.embedding, dtype, tokens.long().cpu().numpy().tobytes())
+        if key not in self._near:
+            rows = self._embedding(tokens, reading, dtype)
+            if rows.nbytes + sum(kept.nbytes for kept in self._near.values()) > NEAR:
+                self._near.clear()
+            self._near[key] = rows
+        return self._near[key]
+
+    def _embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
         if reading.embedding == "own":
             rows = self._own_rows(tokens.cpu())
         else:
@@ -90,7 +104,10 @@ class Model:
 
     def vocab_map(self, reading: Reading) -> VocabMap:
         """The draft's map as the reading reads it."""
-        return self.draft.vocab_map(reading.vocab_map)
+        kind = reading.vocab_map
+        if kind not in self._maps:
+            self._maps[kind] = self.draft.vocab_map(kind)
+        return self._maps[kind]
 
     def aux_states(self, sample: Sample, aux: Aux) -> list[Tensor]:
         """The recorded states ``aux`` names, each [T, Ht], as stored.

@@ -25,7 +25,8 @@ class Narrow(Model):
 
     def __init__(self, model: Model, tokens: Tensor):
         super().__init__(model.draft, model.target, str(model.device))
-        self._weights, self._tokens, self._kept = model._weights, tokens, dict[str, Tensor]()
+        self._weights, self._near = model._weights, model._near
+        self._tokens, self._kept = tokens, dict[str, Tensor]()
         self._heads: dict[tuple[str, str, torch.dtype], Tensor] = {}
         self._whole = model
 
@@ -46,5 +47,8 @@ class Narrow(Model):
 
     def vocab_map(self, reading: Reading) -> VocabMap:
         """The map of the kept rows."""
-        whole = self._whole.vocab_map(reading)
-        return VocabMap(whole.hot_token_id[self._rows(reading)], whole.vocab, whole.kind)
+        kind = reading.vocab_map
+        if kind not in self._maps:
+            whole = self._whole.vocab_map(reading)
+            self._maps[kind] = VocabMap(whole.hot_token_id[self._rows(reading)], whole.vocab, whole.kind)
+        return self._maps[kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -91,12 +92,22 @@ class VocabMap:
 
     def to_draft(self, tokens: Tensor) -> Tensor:
         """Draft id of each target token, -1 for tokens outside the draft vocab; same shape as ``tokens``."""
-        table = torch.full((max(self.vocab, int(tokens.max()) + 1 if tokens.numel() else 0),), -1, dtype=torch.long)
-        inside = (self.hot_token_id >= 0) & (self.hot_token_id < len(table))
+        most = int(tokens.max()) + 1 if tokens.numel() else 0
+        table = self._draft_ids if most <= self.vocab else self._table(most)
+        return table[tokens.long()]
+
+    @cached_property
+    def _draft_ids(self) -> Tensor:
+        return self._table(self.vocab)
+
+    def _table(self, size: int) -> Tensor:
+        """Int64 [size]: draft id of each target id, -1 where it has none."""
+        table = torch.full((size,), -1, dtype=torch.long)
+        inside = (self.hot_token_id >= 0) & (self.hot_token_id < size)
         # reversed, so that of two rows with one target the first one counts, as in an engine's argmax on ties
         ids = torch.nonzero(inside)[:, 0].flip(0)
         table[self.hot_token_id[ids]] = ids
-        return table[tokens.long()]
+        return table
 
     def covers(self, tokens: Tensor) -> Tensor:
         """Bool mask: which target tokens the draft can say; same shape as ``tokens``."""

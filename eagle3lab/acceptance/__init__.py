@@ -21,7 +21,7 @@ from eagle3lab.acceptance.chain import (
 )
 from eagle3lab.acceptance.drift import Choice, Drift, against_choice, choices
 from eagle3lab.acceptance.evaluation import Evaluation, accept_length, evaluate
-from eagle3lab.acceptance.intervals import RESAMPLES, SEED, accept_length_interval, accuracy_interval, ratios
+from eagle3lab.acceptance.intervals import accept_length_interval, accuracy_interval, ratios, resampled, times
 from eagle3lab.acceptance.sampling import RULES, Sampled, sampled
 from eagle3lab.acceptance.spread import Everywhere, Offset, ceiling, everywhere, offsets, rates
 from eagle3lab.acceptance.tree import Grower
@@ -29,9 +29,7 @@ from eagle3lab.acceptance.treeshape import Trees, TreeShape, eagle_tree, sglang_
 from eagle3lab.acceptance.treewalk import accept_trees, evaluate_tree, evaluate_trees, tree_definition
 
 __all__ = [
-    "RESAMPLES",
     "RULES",
-    "SEED",
     "Acceptance",
     "Choice",
     "Drift",
@@ -62,10 +60,12 @@ __all__ = [
     "offsets",
     "rates",
     "ratios",
+    "resampled",
     "sampled",
     "scored_rows",
     "sglang_tree",
     "steps_that_fit",
+    "times",
     "total",
     "tree_cost",
     "tree_definition",

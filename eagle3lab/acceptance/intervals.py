@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from eagle3lab.records import Interval
 
 RESAMPLES = 2000
 SEED = 0
+
+HELD = 2**21
+"""Numbers of a table of draws (16 MiB), up to which it is kept for the next interval over as many units."""
 
 
 def accept_length_interval(parts: Sequence[Acceptance], level: float = 0.95) -> Interval:
@@ -53,11 +57,36 @@ def accuracy_interval(parts: Sequence[Acceptance], step: int = 0, level: float =
     return Interval(counts.accuracy[step], low, high, counts.scored[step], method)
 
 
+def resampled(values: Tensor) -> Tensor:
+    """Sums over U units drawn with replacement, U of them a draw: of float64 [U, G] → [RESAMPLES, G].
+
+    Seeded: the same units are drawn for whatever is summed, so that a rerun agrees and differences are paired.
+    """
+    units = len(values)
+    size = max(HELD // max(units, 1), 1)
+    if size >= RESAMPLES:
+        return times(units) @ values
+    source = torch.Generator().manual_seed(SEED)
+    return torch.cat([_times(min(size, RESAMPLES - at), units, source) @ values for at in range(0, RESAMPLES, size)])
+
+
+@lru_cache(maxsize=4)
+def times(units: int) -> Tensor:
+    """How often each of ``units`` is drawn: float64 [RESAMPLES, units], seeded."""
+    return _times(RESAMPLES, units, torch.Generator().manual_seed(SEED))
+
+
+def _times(draws: int, units: int, source: torch.Generator) -> Tensor:
+    picks = torch.randint(max(units, 1), (draws, units), generator=source)
+    return torch.zeros(draws, units, dtype=torch.float64).scatter_add_(
+        1, picks, torch.ones_like(picks, dtype=torch.float64)
+    )
+
+
 def _bootstrap_ratio(top: Tensor, bottom: Tensor, level: float) -> tuple[float, float]:
     """Percentile interval of Σtop / Σbottom, units drawn with replacement; seeded, so that a rerun agrees."""
-    draws = torch.randint(len(top), (RESAMPLES, len(top)), generator=torch.Generator().manual_seed(SEED))
-    sums = bottom[draws].sum(1)
-    ratios = (top[draws].sum(1) / sums)[sums > 0]
+    over, sums = resampled(torch.stack([top, bottom], 1)).T
+    ratios = (over / sums)[sums > 0]
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     low, high = ratios.quantile(edges).tolist()
     return low, high
@@ -75,11 +104,7 @@ def ratios(top: Tensor, bottom: Tensor, words: str, level: float = 0.95) -> list
     Returns:
         G intervals; a ratio without a denominator is NaN throughout.
     """
-    units = len(top)
-    draws = torch.randint(units, (RESAMPLES, units), generator=torch.Generator().manual_seed(SEED))
-    times = torch.zeros(RESAMPLES, units, dtype=torch.float64)
-    times.scatter_add_(1, draws, torch.ones_like(draws, dtype=torch.float64))  # [B, U], how often each is drawn
-    drawn = (times @ top) / (times @ bottom)  # [B, G], NaN where nothing was drawn
+    drawn = resampled(top) / resampled(bottom)  # [B, G], NaN where nothing was drawn
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     low, high = drawn.nanquantile(edges, 0).tolist()
     values, of = (top.sum(0) / bottom.sum(0)).tolist(), bottom.sum(0).tolist()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle3lab.acceptance import RESAMPLES, SEED
+from eagle3lab.acceptance import times
 from eagle3lab.counts import Counts
 from eagle3lab.records import Interval
 
@@ -55,9 +55,7 @@ class Draws:
     def __init__(self, names: Sequence[str]):
         self.names = tuple(names)
         count = len(self.names)
-        picks = torch.randint(max(count, 1), (RESAMPLES, max(count, 1)), generator=torch.Generator().manual_seed(SEED))
-        weights = torch.zeros(RESAMPLES, max(count, 1), dtype=torch.float64)
-        self.weights = weights.scatter_add_(1, picks, torch.ones_like(weights))  # how often each sample is drawn
+        self.weights = times(max(count, 1))
         self.method = (
             f"bootstrap over {count} samples"
             if count >= FEWEST

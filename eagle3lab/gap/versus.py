@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eagle3lab.acceptance import RESAMPLES, SEED, Acceptance, Evaluation
+from eagle3lab.acceptance import Acceptance, Evaluation, resampled
 from eagle3lab.errors import Blocked
 from eagle3lab.gap.resample import FEWEST, Draws
 from eagle3lab.records import Interval, Sample
@@ -161,8 +161,8 @@ def _rows(name: str, parts: list[tuple[Tensor, Tensor]]) -> Difference:
     if len(parts) >= FEWEST:
         gains = torch.tensor([float(b.sum() - a.sum()) for a, b in ((x.long(), y.long()) for x, y in parts)]).double()
         sizes = torch.tensor([float(len(a)) for a, _ in parts]).double()
-        draws = torch.randint(len(parts), (RESAMPLES, len(parts)), generator=torch.Generator().manual_seed(SEED))
-        drawn = gains[draws].sum(1) / sizes[draws].sum(1)
+        over, under = resampled(torch.stack([gains, sizes], 1)).T
+        drawn = over / under
         low, high = drawn.quantile(torch.tensor([0.025, 0.975]).double()).tolist()
         method = f"bootstrap over {len(parts)} samples; paired"
     return Difference(

@@ -25,12 +25,14 @@ class Remapped(Model):
 
     def __init__(self, model: Model, hot: Tensor):
         super().__init__(model.draft, model.target, str(model.device))
-        self._hot = hot
+        self._hot, self._mended = hot, dict[str, VocabMap]()
 
     def vocab_map(self, reading: Reading) -> VocabMap:
         """The map given."""
-        whole = super().vocab_map(reading)
-        return VocabMap(self._hot, whole.vocab, whole.kind)
+        kind = reading.vocab_map
+        if kind not in self._mended:
+            self._mended[kind] = VocabMap(self._hot, super().vocab_map(reading).vocab, kind)
+        return self._mended[kind]
 
 
 def beside_map(walk: Walk, first: Reading, tried: Sequence[Reading]) -> tuple[Repair, ...]:

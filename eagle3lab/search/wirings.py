@@ -116,8 +116,8 @@ def race(bench: Bench, candidates: list[Reading], current: Reading) -> tuple[Rea
         scores = bench.score(field, rows, count, narrow=count == 1)
         order = by_rank(scores)
         if share < 1:
-            keep = max(least, int(len(order) * share))
-            alike += [field[i] for i in order[keep:] if _alike(scores[i], scores[_first(scores)])]
+            keep, best = max(least, int(len(order) * share)), scores[_first(scores)]
+            alike += [field[i] for i in order[keep:] if _alike(scores[i], best)]
             order = order[:keep] + [i for i in order[keep:] if field[i] == current]
         field, scores = [field[i] for i in order], [scores[i] for i in order]
     # what was left behind only because others did as well may be a tie, and is asked on all rows too
