@@ -79,7 +79,8 @@ def test_the_pinned_torch_is_the_one_make_constraints_asks_for() -> None:
 
 def test_every_direct_dependency_has_a_lower_bound_and_no_upper_one() -> None:
     direct = PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
-    assert {name: bound for name, bound in bounds(direct).items() if not re.fullmatch(r">=[\d.]+", bound)} == {}
+    known = re.compile(r">=[\d.]+(,!=[\d.]+\*)?")  # a release known to be broken may be left out
+    assert {name: bound for name, bound in bounds(direct).items() if not known.fullmatch(bound)} == {}
 
 
 def test_version_is_said_once() -> None:
@@ -158,3 +159,11 @@ def test_ci_runs_the_gates_and_ends_with_the_tests() -> None:
     assert "set -euo pipefail" in lines
     assert lines[-3:] == ["make lint", "make report", "make test"]
     assert "export EAGLE3LAB_REQUIRE_BROWSER=1" in lines
+
+
+@pytest.mark.xdist_group("together")
+def test_tests_of_a_group_run_on_one_worker(request: pytest.FixtureRequest) -> None:
+    """The demo's report and search are made once for all tests only as long as xdist can mark its groups."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("one process runs all tests")
+    assert request.node.nodeid.endswith("@together")
