@@ -19,6 +19,23 @@ torch.set_num_threads(1)
 REPO = Path(__file__).parents[1]
 
 
+def report_made() -> Path | None:
+    """The demo's report that ``make report`` left, None where there is none or what it is made of was changed since.
+
+    EAGLE3LAB_DEMO_REPORT names another one, for work on the tests themselves; of whatever age it is.
+    """
+    if named := os.environ.get("EAGLE3LAB_DEMO_REPORT"):
+        return Path(named)
+    made = REPO / "reports"
+    books = sorted((REPO / "notebooks").glob("*.ipynb"))
+    pages = [made / "index.html", made / "demo" / "search.json", *(made / "demo" / f"{b.stem}.html" for b in books)]
+    if not all(page.exists() for page in pages) or [p.name for p in made.iterdir() if p.is_dir()] != ["demo"]:
+        return None
+    parts = [p for part in ("eagle3lab", "data/demo") for p in (REPO / part).rglob("*") if p.suffix != ".pyc"]
+    newest = max(p.stat().st_mtime for p in [*parts, *books] if p.is_file())
+    return made if newest < min(page.stat().st_mtime for page in pages) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share what takes a minute to make run on one worker: ``make test`` uses two."""
@@ -43,8 +60,9 @@ def demo(repo: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def demo_case(demo: Path) -> Case:
-    """The demo, opened once: its evaluations are remembered between tests."""
-    return open_case(demo)
+    """The demo, opened once: its evaluations are remembered between tests, its search also by a report made before."""
+    made = report_made()
+    return open_case(demo, out=made / "demo") if made else open_case(demo)
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +73,9 @@ def demo_scan(demo_case: Case) -> ScanResult:
 
 @pytest.fixture(scope="session")
 def demo_report(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's report, made once by the command line as a user would make it.
-
-    EAGLE3LAB_DEMO_REPORT names one made before, for work on the tests themselves.
-    """
-    if made := os.environ.get("EAGLE3LAB_DEMO_REPORT"):
-        return Path(made)
+    """The demo's report: that of ``make report``, or made here by the command line as a user would make it."""
+    if made := report_made():
+        return made
     out = tmp_path_factory.mktemp("report")
     command = [sys.executable, "-m", "eagle3lab", "report", str(demo), "-o", str(out)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=1500)

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+pytestmark = pytest.mark.xdist_group("build")  # the tiny demo is built once, on one worker
 BUILD = Path(__file__).parents[1] / "data" / "demo" / "build.py"
 TRAINED, WRONG, BLOCKS = [0, 3, 5], [3, 5, 6], 6
 
