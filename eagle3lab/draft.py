@@ -263,7 +263,10 @@ class Draft:
         stated = self.config.get("draft_vocab_size")
         head = self.shape("lm_head.weight")
         rows = head[0] if head else stated or vocab_size
-        if stated is None and rows != vocab_size:
+        if head and head == (self.config["hidden_size"], stated or (self.shape("d2t") or (0,))[0]) != head[::-1]:
+            faults.append(f"lm_head.weight is {list(head)}, stored transposed; expected [Vd, H] = {list(head[::-1])}: "
+                          "transpose it on export")  # fmt: skip
+        elif stated is None and rows != vocab_size:
             faults.append(
                 f"key 'draft_vocab_size' is missing: lm_head.weight has {rows} rows, vocab_size is {vocab_size}; "
                 f'add "draft_vocab_size": {rows} (vLLM would take {vocab_size}, SGLang would stop)'

@@ -112,6 +112,14 @@ def test_a_wrong_number_of_axes_or_a_map_of_floats_is_refused(folder, name, valu
     assert f"model.safetensors: {name} is {says}" in text
 
 
+@pytest.mark.parametrize("stated", [32, None], ids=["stated", "by d2t"])
+def test_a_transposed_head_is_not_taken_for_another_vocabulary(folder, stated):
+    tiny.edit_json(folder / "config.json", draft_vocab_size=stated)
+    text = refused(change(folder, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].T.contiguous()})))
+    assert "lm_head.weight is [16, 32], stored transposed; expected [Vd, H] = [32, 16]" in text
+    assert "draft_vocab_size" not in text
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
