@@ -191,7 +191,7 @@ def _recorded(values: Tensor, places: Tensor) -> Tensor:
 
 
 def memory_bound(model: Model, sample: Sample, reading: Reading, steps: int) -> int:
-    """Bytes that `rollout` needs at most, beyond weights, recorded states and result.
+    """Bytes that `rollout` needs at most, beyond weights, recorded states and result (`model.NEAR` is of the weights).
 
     T · (L · (keys + values of a layer) + 2H) · b for what all rows keep (b bytes a number), plus three times
     ``SCORES_BYTES`` or one row's scores of all heads where these are more, plus ``LOGITS_BYTES`` and four times

@@ -61,12 +61,14 @@ class Model:
     def embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
         """Embedding rows of target ids ``tokens`` [R] → [R, H]; not to be written to."""
         key = (reading.embedding, dtype, tokens.long().cpu().numpy().tobytes())
-        if key not in self._near:
+        rows = self._near.get(key)
+        if rows is None:
             rows = self._embedding(tokens, reading, dtype)
-            if rows.nbytes + sum(kept.nbytes for kept in self._near.values()) > NEAR:
+            if rows.nbytes <= NEAR < rows.nbytes + sum(kept.nbytes for kept in self._near.values()):
                 self._near.clear()
-            self._near[key] = rows
-        return self._near[key]
+            if rows.nbytes <= NEAR:
+                self._near[key] = rows
+        return rows
 
     def _embedding(self, tokens: Tensor, reading: Reading, dtype: torch.dtype) -> Tensor:
         if reading.embedding == "own":
