@@ -66,7 +66,7 @@ format: $(READY) ## put code and notebooks into the project's format
 test-long: $(READY) ## run the fault bench (docs/fault-bench.txt) and the long tests (docs/test-long.txt)
 	$(PY) -m tests.faults 10 > docs/fault-bench.txt
 	@{ echo "make test-long, $$(date -u +%Y-%m-%d), $$($(PY) -c 'import os, platform, torch; print(f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}")')"; \
-	  $(PY) -m pytest -m long --no-header -rfEsxXp --durations=0 --durations-min=1; \
+	  $(PY) -m pytest -n $(WORKERS) --dist loadgroup -m long --no-header -rfEsxXp --durations=0 --durations-min=1; \
 	  echo $$? > $(VENV)/.long; } 2>&1 | tee $(LONG); exit $$(cat $(VENV)/.long)
 
 bench: $(READY) ## run every benchmarks/bench_*.py

@@ -104,7 +104,7 @@ DAMAGES = {
     "embed_tokens of another model": Damage("F006", "embedding", lambda r: r.replace(embedding="target"), draft=_table),
     "every id one too high": Damage("F003", "(0, 15, 27)", lambda r: r.replace(aux=RIGHT), ids=(1, 15, 28)),
     "middle id one too low": Damage("F003", "(0, 15, 27)", lambda r: r.replace(aux=RIGHT), ids=(0, 14, 27)),
-    "rows one early": Damage("F006", "shift", lambda r: r.replace(shift=2), samples=_rolled(1)),
+    "rows one early": Damage("S017", "row r holds the state of token r+1", samples=_rolled(1)),  # boundary 0 shows it
     "rows four early": Damage("F010", "position r +4", samples=_rolled(4)),
     "states of other requests": Damage("F011", "do not belong to these tokens", samples=_swapped),
     # the demo froze the head at the target's own rows, so they repair it
@@ -152,7 +152,7 @@ def test_a_cost_beyond_its_interval_is_named_and_nothing_else(name, demo, tmp_pa
         late = max(sound.shift, configured.shift)
         right, wrong = (bench.score([r], None, None, 2, shift=late, likely=False)[0] for r in (sound, configured))
         costly = paired(right, wrong).low > 0.01
-    findings = case.findings("forward")
+    findings = case.findings("samples", "forward")
     failed = [(f.code, " ".join((f.title, f.where, f.measured))) for f in findings if f.severity == Severity.FAIL]
     said = [(f.code, f.severity, f.title) for f in findings if f.severity.rank <= Severity.UNDETERMINED.rank]
     severe = failed + [(f.code, f"{f.title} {f.where}") for f in findings if f.severity == Severity.WARN]
@@ -160,6 +160,6 @@ def test_a_cost_beyond_its_interval_is_named_and_nothing_else(name, demo, tmp_pa
         assert any(code == damage.code and damage.word in text for code, text in severe), said
     allowed = {damage.code, "F005", "F011"} | ({"F006"} if "," in name else set())
     for code, text in failed:
-        assert code in allowed, said
+        assert code in allowed or code[0] == "S", said
         assert code not in ("F003", "F006") or damage.word in text or "residual" in name, said
     shutil.rmtree(tmp_path / "samples")
