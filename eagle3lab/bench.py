@@ -46,7 +46,7 @@ class Score:
     def accuracy(self) -> float:
         """Over all rows and steps."""
         rows = torch.cat([h.flatten() for h in self.hits])
-        return float(rows.float().mean()) if len(rows) else float("nan")
+        return float(rows.double().mean()) if len(rows) else float("nan")
 
     @cached_property
     def mean_loglik(self) -> float:
