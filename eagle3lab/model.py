@@ -106,10 +106,16 @@ class Model:
 
     def vocab_map(self, reading: Reading) -> VocabMap:
         """The draft's map as the reading reads it."""
-        kind = reading.vocab_map
+        return self.map_of(reading.vocab_map)
+
+    def map_of(self, kind: str) -> VocabMap:
+        """The map read as ``kind`` says, read once."""
         if kind not in self._maps:
-            self._maps[kind] = self.draft.vocab_map(kind)
+            self._maps[kind] = self._read_map(kind)
         return self._maps[kind]
+
+    def _read_map(self, kind: str) -> VocabMap:
+        return self.draft.vocab_map(kind)
 
     def aux_states(self, sample: Sample, aux: Aux) -> list[Tensor]:
         """The recorded states ``aux`` names, each [T, Ht], as stored.

@@ -30,25 +30,21 @@ class Narrow(Model):
         self._heads: dict[tuple[str, str, torch.dtype], Tensor] = {}
         self._whole = model
 
-    def _rows(self, reading: Reading) -> Tensor:
-        if reading.vocab_map not in self._kept:
-            hot = self._whole.vocab_map(reading).hot_token_id
-            asked = torch.isin(hot, self._tokens)
+    def _rows(self, kind: str) -> Tensor:
+        if kind not in self._kept:
+            asked = torch.isin(self._whole.map_of(kind).hot_token_id, self._tokens)
             asked[::EVERY] = True
-            self._kept[reading.vocab_map] = torch.nonzero(asked)[:, 0]
-        return self._kept[reading.vocab_map]
+            self._kept[kind] = torch.nonzero(asked)[:, 0]
+        return self._kept[kind]
 
     def head(self, reading: Reading, dtype: torch.dtype) -> Tensor:
         """Kept rows of ``lm_head``."""
         key = (reading.head, reading.vocab_map, dtype)
         if key not in self._heads:
-            self._heads[key] = self._whole.head(reading, dtype)[self._rows(reading)]
+            self._heads[key] = self._whole.head(reading, dtype)[self._rows(reading.vocab_map)]
         return self._heads[key]
 
-    def vocab_map(self, reading: Reading) -> VocabMap:
+    def _read_map(self, kind: str) -> VocabMap:
         """The map of the kept rows."""
-        kind = reading.vocab_map
-        if kind not in self._maps:
-            whole = self._whole.vocab_map(reading)
-            self._maps[kind] = VocabMap(whole.hot_token_id[self._rows(reading)], whole.vocab, whole.kind)
-        return self._maps[kind]
+        whole = self._whole.map_of(kind)
+        return VocabMap(whole.hot_token_id[self._rows(kind)], whole.vocab, kind)

@@ -25,14 +25,11 @@ class Remapped(Model):
 
     def __init__(self, model: Model, hot: Tensor):
         super().__init__(model.draft, model.target, str(model.device))
-        self._hot, self._mended = hot, dict[str, VocabMap]()
+        self._hot = hot
 
-    def vocab_map(self, reading: Reading) -> VocabMap:
+    def _read_map(self, kind: str) -> VocabMap:
         """The map given."""
-        kind = reading.vocab_map
-        if kind not in self._mended:
-            self._mended[kind] = VocabMap(self._hot, super().vocab_map(reading).vocab, kind)
-        return self._mended[kind]
+        return VocabMap(self._hot, super()._read_map(kind).vocab, kind)
 
 
 def beside_map(walk: Walk, first: Reading, tried: Sequence[Reading]) -> tuple[Repair, ...]:
